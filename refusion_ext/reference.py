@@ -41,9 +41,7 @@ def score_tokens(
     two = possible.topk(min(2, vocab), -1).values if vocab else possible.new_zeros((rows, 0))
     margin = two[:, 0] - (two[:, 1] if vocab > 1 else 0) if vocab else possible.new_zeros(rows)
 
-    if given is not None:
-        token = given.to(torch.int64).clone()
-    elif vocab:
+    if vocab:
         choice = candidates
         if temperature > 0:
             assert sample_keys is not None
@@ -52,6 +50,8 @@ def score_tokens(
         token = torch.where(candidates.amax(-1) == -torch.inf, -1, token)
     else:
         token = torch.full((rows,), -1, dtype=torch.int64, device=logits.device)
+    if given is not None:
+        token = torch.where(given >= 0, given, token)
     probability = p.gather(-1, token.clamp(min=0)[:, None])[:, 0] if vocab else p.new_zeros(rows)
     probability = torch.where(token < 0, 0, probability)
     return _deliver(TokenScores(token, probability, log_sum_exp, entropy, margin), out, logits.dtype)
