@@ -1,0 +1,26 @@
+"""The unit of work of a forward: a flat, unpadded list of tokens of one or many sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Tokens of sequence n stand at `sequence_offsets[n] : sequence_offsets[n + 1]`; all arrays on the model's device."""
+
+    input_ids: Tensor
+    """int64 [tokens]."""
+    position_ids: Tensor
+    """int32 [tokens]: original positions, which RoPE uses."""
+    rows: Tensor
+    """int32 [tokens]: cache row that receives the token's key and value."""
+    window_begin: Tensor
+    """int32 [tokens]: provisional rows [begin, end), counted from the committed ones, that the token sees."""
+    window_end: Tensor
+    sequence_offsets: Tensor
+    """int32 [sequences + 1]."""
+    committed: Tensor
+    """int32 [sequences]: rows that every token of the sequence sees."""
