@@ -1,0 +1,48 @@
+// Moves kept rows down inside each (layer, key or value, sequence, head) plane. Because sources increase and never lie
+// below their destination, ascending order never overwrites a row that is still to be read.
+#include <cstring>
+
+#include "ops.h"
+
+namespace refusion::cpu::REFUSION_ISA {
+namespace {
+
+// Bytes below which a parallel region costs more than it saves.
+constexpr int64_t kParallelBytes = 1 << 18;
+
+void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
+  const int64_t stride = op.row_stride * op.element_size, row_bytes = op.head_dim * op.element_size;
+  const int32_t begin = op.source_offsets[sequence], end = op.source_offsets[sequence + 1];
+  const int64_t first = op.destination[sequence] - begin;  // destination of sources[i] is first + i
+  for (int32_t i = begin; i < end;) {
+    // A run of consecutive sources is one move where rows lie one after another.
+    int32_t next = i + 1;
+    while (next < end && op.sources[next] == op.sources[next - 1] + 1) ++next;
+    char* to = plane + (first + i) * stride;
+    const char* from = plane + op.sources[i] * stride;
+    if (to != from) {
+      if (stride == row_bytes) std::memmove(to, from, size_t((next - i) * row_bytes));
+      else
+        for (int32_t row = 0; row < next - i; ++row) std::memmove(to + row * stride, from + row * stride, size_t(row_bytes));
+    }
+    i = next;
+  }
+}
+
+}  // namespace
+
+void compact_rows(const CompactRows& op) {
+  if (!op.sequences) return;
+  const int64_t planes = op.layers * 2 * op.sequences * op.kv_heads;
+  const int64_t kept = op.source_offsets[op.sequences];
+  const int64_t bytes = op.layers * 2 * op.kv_heads * kept * op.head_dim * op.element_size;
+#pragma omp parallel for schedule(dynamic, 4) if (bytes > kParallelBytes)
+  for (int64_t i = 0; i < planes; ++i) {
+    const int64_t head = i % op.kv_heads, sequence = i / op.kv_heads % op.sequences;
+    const int64_t kv = i / op.kv_heads / op.sequences % 2, layer = i / op.kv_heads / op.sequences / 2;
+    const int64_t offset = layer * op.layer_stride + kv * op.kv_stride + sequence * op.sequence_stride + head * op.head_stride;
+    compact_plane(op, static_cast<char*>(op.cache) + offset * op.element_size, sequence);
+  }
+}
+
+}  // namespace refusion::cpu::REFUSION_ISA
