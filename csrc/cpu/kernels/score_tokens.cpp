@@ -1,66 +1,62 @@
-#include <cmath>
+// One pass over the logits. Rows are cut into pieces of fixed size that are scored on their own and merged in order, so
+// that a result depends neither on the number of threads nor on the other rows.
+#include <omp.h>
 
-#include "cpu/simd.h"
-#include "ops.h"
-#include "refusion/philox.h"
+#include "score.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-bool is_suppressed(const TokenChoice& choice, int64_t row, int64_t id) {
-  const int64_t first = choice.suppressed_rows > 1 ? row * choice.suppressed_count : 0;
-  for (int64_t i = 0; i < choice.suppressed_count; ++i)
-    if (choice.suppressed[first + i] == id) return true;
-  return false;
+constexpr int64_t kPiece = 8 * kBlock;
+constexpr int64_t kParallelElements = 1 << 14;  // below, a parallel region costs more than it saves
+constexpr int64_t kMostPieces = 256;            // states on the stack of a call with fewer rows than threads
+
+// Adds one piece to a state whose sums are empty.
+template <class T>
+void add_piece(const ScoreTokens& op, int64_t row, int64_t piece, ScoreState* state) {
+  const T* x = static_cast<const T*>(op.logits) + row * op.row_stride;
+  const RowChoice choice(op.choice, row);
+  const int64_t end = (piece + 1) * kPiece < op.vocab ? (piece + 1) * kPiece : op.vocab;
+  for (int64_t id = piece * kPiece; id < end; id += kBlock)
+    add_block(x + id, end - id < kBlock ? end - id : kBlock, id, choice, state);
 }
 
 template <class T>
-void score_row(const ScoreTokens& op, int64_t row) {
-  const T* x = static_cast<const T*>(op.logits) + row * op.row_stride;
-  const TokenChoice& choice = op.choice;
-  auto value = [&](int64_t i) { return std::isnan(to_float(x[i])) ? -INFINITY : to_float(x[i]); };
-  float most = -INFINITY, best = -INFINITY, second = -INFINITY, sampled = -INFINITY;
-  int64_t token = -1;
-  for (int64_t i = 0; i < op.vocab; ++i) most = value(i) > most ? value(i) : most;
-  double sum = 0, weighted = 0;
-  for (int64_t i = 0; i < op.vocab; ++i) {
-    const float v = value(i);
-    if (v == -INFINITY) continue;
-    sum += std::exp(double(v) - most);
-    weighted += std::exp(double(v) - most) * (double(v) - most);
-    if (is_suppressed(choice, row, i)) continue;
-    float drawn = v;
-    if (choice.temperature > 0) {
-      const float u = uniform(philox(choice.sample_keys + 4 * row, uint32_t(i / 4)).word[i % 4]);
-      drawn = v / choice.temperature - std::log(-std::log(u));
-    }
-    if (token < 0 || drawn > sampled) {
-      sampled = drawn;
-      token = i;
-    }
-    if (v > best) {
-      second = best;
-      best = v;
-    } else if (v > second) {
-      second = v;
-    }
+void score_row(const ScoreTokens& op, int64_t row, int64_t pieces) {
+  ScoreState state;  // carries its candidates from piece to piece, its sums are of one piece
+  ScoreSums total;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    state.sums = ScoreSums();
+    add_piece<T>(op, row, piece, &state);
+    merge(&total, state.sums);
   }
-  if (choice.given && choice.given[row] >= 0) token = choice.given[row];
-  const double log_sum_exp = sum > 0 ? most + std::log(sum) : -INFINITY;
-  auto probability = [&](float v) { return v == -INFINITY ? 0.0 : std::exp(double(v) - log_sum_exp); };
-  op.scores.token[row] = token;
-  op.scores.probability[row] = token >= 0 && token < op.vocab ? float(probability(value(token))) : 0.0f;
-  op.scores.log_sum_exp[row] = float(log_sum_exp);
-  if (op.scores.entropy) op.scores.entropy[row] = sum > 0 ? float(std::log(sum) - weighted / sum) : 0.0f;
-  if (op.scores.margin) op.scores.margin[row] = float(probability(best) - probability(second));
+  state.sums = total;
+  deliver(state, RowChoice(op.choice, row), op.scores, row);
+}
+
+template <class T>
+void score_rows(const ScoreTokens& op) {
+  const int64_t pieces = (op.vocab + kPiece - 1) / kPiece;
+  const bool parallel = op.rows * op.vocab > kParallelElements;
+  if (!parallel || op.rows >= omp_get_max_threads() || op.rows * pieces > kMostPieces) {
+#pragma omp parallel for schedule(dynamic) if (parallel && op.rows > 1)
+    for (int64_t row = 0; row < op.rows; ++row) score_row<T>(op, row, pieces);
+    return;
+  }
+  ScoreState states[kMostPieces];
+#pragma omp parallel for schedule(dynamic) if (pieces > 1)
+  for (int64_t i = 0; i < op.rows * pieces; ++i) add_piece<T>(op, i / pieces, i % pieces, states + i);
+  for (int64_t row = 0; row < op.rows; ++row) {
+    ScoreState state;
+    for (int64_t piece = 0; piece < pieces; ++piece) merge(&state, states[row * pieces + piece]);
+    deliver(state, RowChoice(op.choice, row), op.scores, row);
+  }
 }
 
 }  // namespace
 
 void score_tokens(const ScoreTokens& op) {
-#pragma omp parallel for if (op.rows * op.vocab > 16384)
-  for (int64_t row = 0; row < op.rows; ++row)
-    with_type(op.dtype, [&](auto element) { score_row<decltype(element)>(op, row); });
+  with_type(op.dtype, [&](auto element) { score_rows<decltype(element)>(op); });
 }
 
 }  // namespace refusion::cpu::REFUSION_ISA

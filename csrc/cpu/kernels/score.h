@@ -1,0 +1,235 @@
+// The state of scoring one row of logits, fed block by block: shared by score_tokens and score_hidden.
+// Sums run in float32 within a block and in double across blocks; exponentials are powers of two, because one fused
+// multiply-add then turns a logit into an exponent.
+#pragma once
+#include <cmath>
+
+#include "cpu/simd.h"
+#include "ops.h"
+#include "sample.h"
+
+namespace refusion::cpu::REFUSION_ISA {
+
+// Elements of a block: its second and third reading, where needed, find it in the first-level cache.
+constexpr int64_t kBlock = 2048;
+
+constexpr float kLog2e = 1.44269504f;
+constexpr double kLog2eExact = 1.4426950408889634, kLn2 = 0.6931471805599453;
+
+// What one row asks for.
+struct RowChoice {
+  int64_t given;              // id to capture, or -1
+  const int32_t* suppressed;  // `suppressed_count` ids
+  int64_t suppressed_count;
+  float temperature;
+  const int64_t* sample_key;
+
+  RowChoice(const TokenChoice& choice, int64_t row)
+      : given(choice.given && choice.given[row] >= 0 ? choice.given[row] : -1),
+        suppressed(choice.suppressed + (choice.suppressed_rows > 1 ? row * choice.suppressed_count : 0)),
+        suppressed_count(choice.suppressed_count),
+        temperature(choice.temperature),
+        sample_key(choice.temperature > 0 ? choice.sample_keys + 4 * row : nullptr) {}
+};
+
+// A token id with its logit; id -1: none yet.
+struct Candidate {
+  float value = -INFINITY;
+  int64_t id = -1;
+};
+
+// Sums of 2^t over ids, t = (logit - what lies at `origin()`) * log2(e).
+struct ScoreSums {
+  float reference = -INFINITY;  // a logit near the greatest; -inf: nothing but -inf so far
+  double sum = 0;               // of 2^t
+  double weighted = 0;          // of t * 2^t
+
+  // t is computed as fma(logit, kLog2e, -offset()): rounding in offset() moves the origin, not the result.
+  float offset() const { return reference * kLog2e; }
+  // log2 of the unit of `sum`. The error of kLog2e is made good at the reference, so near the greatest logits.
+  double origin() const { return double(offset()) + double(reference) * (kLog2eExact - double(kLog2e)); }
+};
+
+struct ScoreState {
+  ScoreSums sums;
+  Candidate best;           // greatest logit that may be chosen, lowest id
+  float second = -INFINITY; // second greatest; equals the greatest on a tie
+  Candidate drawn;          // greatest logit / temperature + noise
+  float drawn_logit = -INFINITY, given_logit = -INFINITY;
+};
+
+// Sums over n logits relative to `offset` and their maximum.
+template <class T>
+inline float sum_block(const T* x, int64_t n, float offset, ScoreSums* sums) {
+  constexpr int64_t kAhead = 4096 / int64_t(sizeof(T));  // the next blocks arrive while this one is worked on
+  const Floats scale = broadcast(kLog2e), shift = broadcast(-offset), floor = broadcast(-126.0f);
+  Floats most = broadcast(-INFINITY), most_b = most;
+  Floats sum = broadcast(0.0f), sum_b = sum, weighted = sum, weighted_b = sum;
+  auto add = [&](Floats v, Floats* top, Floats* total, Floats* moment) {
+    *top = at_least(v, *top);
+    const Floats t = at_least(fma(v, scale, shift), floor);
+    const Floats e = exp2(t);
+    *total = *total + e;
+    *moment = fma(e, t, *moment);
+  };
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    __builtin_prefetch(x + i + kAhead);
+    if (sizeof(T) * 2 * kLanes > 64) __builtin_prefetch(x + i + kAhead + kLanes);
+    Floats a, b;
+    load_two(x + i, &a, &b);
+    add(a, &most, &sum, &weighted);
+    add(b, &most_b, &sum_b, &weighted_b);
+  }
+  for (; i + kLanes <= n; i += kLanes) add(load(x + i), &most, &sum, &weighted);
+  if (i < n) add(load_part(x + i, n - i, -INFINITY), &most_b, &sum_b, &weighted_b);
+  sums->sum += double(reduce_add(sum + sum_b));
+  sums->weighted += double(reduce_add(weighted + weighted_b));
+  return reduce_max(at_least(most, most_b));
+}
+
+template <class T>
+inline float max_block(const T* x, int64_t n) {
+  Floats most = broadcast(-INFINITY), most_b = most;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    most = at_least(load(x + i), most);
+    most_b = at_least(load(x + i + kLanes), most_b);
+  }
+  for (; i + kLanes <= n; i += kLanes) most = at_least(load(x + i), most);
+  if (i < n) most = at_least(load_part(x + i, n - i, -INFINITY), most);
+  return reduce_max(at_least(most, most_b));
+}
+
+// Expresses what is summed so far relative to another reference.
+inline void move_reference(ScoreSums* sums, float reference) {
+  const double before = sums->origin();
+  const bool empty = sums->reference == -INFINITY;
+  sums->reference = reference;
+  if (empty) return;
+  const double shift = before - sums->origin(), factor = std::exp2(shift);
+  sums->weighted = (sums->weighted + shift * sums->sum) * factor;
+  sums->sum *= factor;
+}
+
+// Best and second best of the block into the state. NaN never wins.
+template <class T>
+inline void rank_block(const T* x, int64_t n, int64_t first_id, ScoreState* state) {
+  const Floats least = broadcast(-INFINITY);
+  Floats high = least, low = least;
+  auto see = [&](Floats v) {
+    v = at_least(v, least);
+    low = at_least(at_most(v, high), low);
+    high = at_least(v, high);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) see(load(x + i));
+  if (i < n) see(load_part(x + i, n - i, -INFINITY));
+  float highs[kLanes], lows[kLanes];
+  store(highs, high);
+  store(lows, low);
+  float best = -INFINITY, second = -INFINITY;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const float runner_up = highs[lane] > best ? best : highs[lane];
+    best = highs[lane] > best ? highs[lane] : best;
+    const float other = lows[lane] > runner_up ? lows[lane] : runner_up;
+    second = other > second ? other : second;
+  }
+  if (best > state->best.value) {
+    second = state->best.value > second ? state->best.value : second;
+    int64_t at = 0;
+    while (at + kLanes <= n && !equal(load(x + at), broadcast(best))) at += kLanes;
+    while (to_float(x[at]) != best) ++at;
+    state->best = {best, first_id + at};
+  } else {
+    second = best > second ? best : second;
+  }
+  state->second = second > state->second ? second : state->second;
+}
+
+// Best, second best and sample among the ids of the block that may be chosen.
+template <class T>
+inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice, ScoreState* state) {
+  if (most > state->second) rank_block(x, n, first_id, state);
+  if (choice.sample_key && most > -INFINITY)
+    sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->drawn.value, &state->drawn.id, &state->drawn_logit);
+}
+
+// Sums of the block into `sums`; returns its greatest logit.
+template <class T>
+inline float add_sums(const T* x, int64_t n, ScoreSums* sums) {
+  // A maximum this far (in log2) above the reference would cost accuracy, and later overflow.
+  constexpr float kTooHigh = 8;
+  if (sums->reference == -INFINITY) sums->reference = max_block(x, n < kBlock / 8 ? n : kBlock / 8);
+  if (sums->reference == -INFINITY) sums->reference = max_block(x, n);
+  if (sums->reference == -INFINITY) return -INFINITY;
+  const ScoreSums before = *sums;
+  const float most = sum_block(x, n, sums->offset(), sums);
+  if ((most - sums->reference) * kLog2e > kTooHigh) {
+    *sums = before;
+    move_reference(sums, most);
+    sum_block(x, n, sums->offset(), sums);
+  }
+  return most;
+}
+
+// Takes the logits of ids first_id .. first_id + n, n <= kBlock and first_id a multiple of 4.
+template <class T>
+inline void add_block(const T* x, int64_t n, int64_t first_id, const RowChoice& choice, ScoreState* state) {
+  const float most = add_sums(x, n, &state->sums);
+  if (choice.given >= first_id && choice.given < first_id + n) state->given_logit = to_float(x[choice.given - first_id]);
+
+  bool hidden = false;
+  for (int64_t i = 0; i < choice.suppressed_count; ++i)
+    hidden |= choice.suppressed[i] >= first_id && choice.suppressed[i] < first_id + n;
+  if (!hidden) return choose_in_block(x, n, first_id, most, choice, state);
+  float allowed[kBlock];
+  for (int64_t i = 0; i < n; ++i) allowed[i] = to_float(x[i]);
+  for (int64_t i = 0; i < choice.suppressed_count; ++i)
+    if (choice.suppressed[i] >= first_id && choice.suppressed[i] < first_id + n) allowed[choice.suppressed[i] - first_id] = -INFINITY;
+  choose_in_block(allowed, n, first_id, most, choice, state);
+}
+
+inline void merge(ScoreSums* sums, ScoreSums other) {
+  if (other.reference == -INFINITY) return;
+  if (other.reference > sums->reference) move_reference(sums, other.reference);
+  else move_reference(&other, sums->reference);
+  sums->sum += other.sum;
+  sums->weighted += other.weighted;
+}
+
+// Adds the state of ids that all lie above those of `state`.
+inline void merge(ScoreState* state, const ScoreState& other) {
+  merge(&state->sums, other.sums);
+  const float lesser = other.best.value > state->best.value ? state->best.value : other.best.value;
+  state->second = state->second > other.second ? state->second : other.second;
+  state->second = state->second > lesser ? state->second : lesser;
+  if (other.best.value > state->best.value) state->best = other.best;
+  if (other.drawn.id >= 0 && (state->drawn.id < 0 || other.drawn.value > state->drawn.value)) {
+    state->drawn = other.drawn;
+    state->drawn_logit = other.drawn_logit;
+  }
+  if (other.given_logit > state->given_logit) state->given_logit = other.given_logit;
+}
+
+inline void deliver(const ScoreState& state, const RowChoice& choice, const TokenScores& scores, int64_t row) {
+  const ScoreSums& sums = state.sums;
+  const bool empty = sums.reference == -INFINITY;
+  auto probability = [&](float logit) {
+    if (empty || !(logit > -INFINITY)) return 0.0;
+    const double p = std::exp2(double(logit) * kLog2eExact - sums.origin()) / sums.sum;
+    return p < 1 ? p : 1;
+  };
+  Candidate token = choice.sample_key ? Candidate{state.drawn_logit, state.drawn.id} : state.best;
+  if (choice.given >= 0) token = {state.given_logit, choice.given};
+  scores.token[row] = token.id;
+  scores.probability[row] = float(probability(token.value));
+  scores.log_sum_exp[row] = empty ? -INFINITY : float((std::log2(sums.sum) + sums.origin()) * kLn2);
+  if (scores.entropy) {
+    const double entropy = empty ? 0 : (std::log2(sums.sum) - sums.weighted / sums.sum) * kLn2;
+    scores.entropy[row] = entropy > 0 ? float(entropy) : 0.0f;
+  }
+  if (scores.margin) scores.margin[row] = float(probability(state.best.value) - probability(state.second));
+}
+
+}  // namespace refusion::cpu::REFUSION_ISA
