@@ -119,11 +119,10 @@ inline void store(T* p, Floats x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x, T()));
 }
 
-// 2 * kLanes elements in no particular order, which costs one operation a vector less than two loads for BFloat16.
-inline void load_two(const BFloat16* p, Floats* x, Floats* y) {
+// One of two vectors that together hold 2 * kLanes elements, in an order that is cheap for the type.
+inline Floats load_half(const BFloat16* p, int half) {
   const __m512i pairs = _mm512_loadu_si512(p);
-  *x = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-  *y = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000u))));
+  return _mm512_castsi512_ps(half ? _mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000u))) : _mm512_slli_epi32(pairs, 16));
 }
 
 // The first n < kLanes elements; the other lanes are `fill` and no memory past the end is touched.
@@ -183,10 +182,9 @@ inline __m128i narrow(Floats x, BFloat16) {
 }
 inline __m128i narrow(Floats x, Float16) { return _mm256_cvtps_ph(x, 8); }
 
-inline void load_two(const BFloat16* p, Floats* x, Floats* y) {
+inline Floats load_half(const BFloat16* p, int half) {
   const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  *x = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-  *y = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))));
+  return _mm256_castsi256_ps(half ? _mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))) : _mm256_slli_epi32(pairs, 16));
 }
 
 inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
@@ -257,9 +255,8 @@ inline void store_part(T* p, Floats x, int64_t n) {
 #endif
 
 template <class T>
-inline void load_two(const T* p, Floats* x, Floats* y) {
-  *x = load(p);
-  *y = load(p + kLanes);
+inline Floats load_half(const T* p, int half) {
+  return load(p + half * kLanes);
 }
 
 // Calls use(T()) with the element type that stands for dtype.

@@ -76,10 +76,8 @@ inline float sum_block(const T* x, int64_t n, float offset, ScoreSums* sums) {
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
     __builtin_prefetch(x + i + kAhead);
     if (sizeof(T) * 2 * kLanes > 64) __builtin_prefetch(x + i + kAhead + kLanes);
-    Floats a, b;
-    load_two(x + i, &a, &b);
-    add(a, &most, &sum, &weighted);
-    add(b, &most_b, &sum_b, &weighted_b);
+    add(load_half(x + i, 0), &most, &sum, &weighted);
+    add(load_half(x + i, 1), &most_b, &sum_b, &weighted_b);
   }
   for (; i + kLanes <= n; i += kLanes) add(load(x + i), &most, &sum, &weighted);
   if (i < n) add(load_part(x + i, n - i, -INFINITY), &most_b, &sum_b, &weighted_b);
@@ -198,14 +196,19 @@ inline void merge(ScoreSums* sums, ScoreSums other) {
   sums->weighted += other.weighted;
 }
 
-// Adds the state of ids that all lie above those of `state`.
+inline bool goes_before(const Candidate& a, const Candidate& b) {
+  if (a.id < 0 || b.id < 0) return a.id >= 0;
+  return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
+
+// Adds the state of other ids of the same row.
 inline void merge(ScoreState* state, const ScoreState& other) {
   merge(&state->sums, other.sums);
   const float lesser = other.best.value > state->best.value ? state->best.value : other.best.value;
   state->second = state->second > other.second ? state->second : other.second;
   state->second = state->second > lesser ? state->second : lesser;
-  if (other.best.value > state->best.value) state->best = other.best;
-  if (other.drawn.id >= 0 && (state->drawn.id < 0 || other.drawn.value > state->drawn.value)) {
+  if (goes_before(other.best, state->best)) state->best = other.best;
+  if (goes_before(other.drawn, state->drawn)) {
     state->drawn = other.drawn;
     state->drawn_logit = other.drawn_logit;
   }

@@ -1,26 +1,125 @@
-#include <cstdlib>
+// The LM head in tasks of kTask vocabulary ids: logits of a task live in the second-level cache just long enough to be
+// scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the logits of one
+// task and the state of every row of the panel (at most 140 KiB).
+#include <omp.h>
 
-#include "cpu/simd.h"
-#include "ops.h"
+#include <new>
+
+#include "cpu/scratch.h"
+#include "dot_tile.h"
+#include "score.h"
 
 namespace refusion::cpu::REFUSION_ISA {
+namespace {
+
+constexpr int64_t kPanel = 64;   // rows scored in one pass over the weight: by then arithmetic, not memory, is the limit
+constexpr int64_t kTask = 512;   // ids
+constexpr int64_t kGroup = 64;   // ids that stay in the second-level cache for all rows of the panel
+constexpr int64_t kWidth = 1024; // elements of a row tile in the first-level cache
+constexpr int64_t kParallelProducts = 1 << 16;
+
+size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
+
+template <class T>
+struct Panel {
+  using Packed = typename Product<T>::Packed;
+  const ScoreHidden& op;
+  int64_t first_row, rows;
+  const Packed* packed;  // [rows, packed_stride]
+  int64_t packed_stride;
+};
+
+template <int kRows, class T>
+void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_stride, const T* const* ids, int64_t width,
+          const Ahead& ahead, float* logits, bool accumulate) {
+  if (rows == kRows) return dot_tile<kRows>(packed, packed_stride, ids, width, ahead, logits, kTask, accumulate);
+  if constexpr (kRows > 1) tile<kRows - 1>(rows, packed, packed_stride, ids, width, ahead, logits, accumulate);
+}
+
+// logits[row, id] for the ids first_id .. first_id + count of one group.
+template <class T>
+void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, float* logits) {
+  const ScoreHidden& op = panel.op;
+  const T* weight = static_cast<const T*>(op.weight) + first_id * op.weight_stride;
+  const int64_t blocks = (panel.rows + kTileRows - 1) / kTileRows;
+  for (int64_t column = 0; column < op.width; column += kWidth) {
+    const int64_t width = op.width - column < kWidth ? op.width - column : kWidth;
+    const int64_t steps = width / Product<T>::kStep;
+    for (int64_t block = 0; block < blocks; ++block) {
+      // Rows are spread evenly over the blocks; every block asks for its share of the group that comes next.
+      const int64_t row = panel.rows * block / blocks, rows = panel.rows * (block + 1) / blocks - row;
+      for (int64_t id = 0; id < count; id += kTileIds) {
+        const T* ids[kTileIds];
+        for (int64_t i = 0; i < kTileIds; ++i) {
+          const int64_t present = id + i < count ? id + i : count - 1;
+          ids[i] = weight + present * op.weight_stride + column;
+        }
+        const T* next = weight + (id + kGroup) * op.weight_stride + column;
+        const Ahead ahead{reinterpret_cast<const char*>(next), op.weight_stride * int64_t(sizeof(T)), steps * block / blocks,
+                          steps * (block + 1) / blocks};
+        tile<kTileRows>(int(rows), panel.packed + row * panel.packed_stride + column, panel.packed_stride, ids, width, ahead,
+                        logits + row * kTask + id, column > 0);
+      }
+    }
+  }
+}
+
+template <class T>
+void score_task(const Panel<T>& panel, int64_t first_id, float* logits, ScoreState* states) {
+  const int64_t count = panel.op.vocab - first_id < kTask ? panel.op.vocab - first_id : kTask;
+  for (int64_t id = 0; id < count; id += kGroup)
+    multiply_group(panel, first_id + id, count - id < kGroup ? count - id : kGroup, logits + id);
+  for (int64_t row = 0; row < panel.rows; ++row) {
+    const ScoreSums total = states[row].sums;
+    states[row].sums = ScoreSums();
+    add_block(logits + row * kTask, count, first_id, RowChoice(panel.op.choice, panel.first_row + row), states + row);
+    merge(&states[row].sums, total);
+  }
+}
+
+template <class T>
+void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
+  using Packed = typename Product<T>::Packed;
+  const int64_t step = Product<T>::kStep, packed_stride = (op.width + step - 1) / step * step;
+  const int64_t tasks = (op.vocab + kTask - 1) / kTask;
+  const bool parallel = tasks > 1 && rows * op.vocab * op.width > kParallelProducts;
+  const int64_t threads = parallel ? (tasks < omp_get_max_threads() ? tasks : omp_get_max_threads()) : 1;
+
+  // Packed rows, then for each thread its logits and its states.
+  const size_t packed_bytes = whole_lines(size_t(rows * packed_stride) * sizeof(Packed));
+  const size_t logits_bytes = size_t(rows * kTask) * sizeof(float);
+  const size_t thread_bytes = logits_bytes + whole_lines(size_t(rows) * sizeof(ScoreState));
+  char* memory = static_cast<char*>(scratch(packed_bytes + size_t(threads) * thread_bytes));
+  Packed* packed = reinterpret_cast<Packed*>(memory);
+  for (int64_t row = 0; row < rows; ++row)
+    pack_row(static_cast<const T*>(op.hidden) + (first_row + row) * op.hidden_stride, op.width, packed + row * packed_stride);
+  auto states_of = [&](int64_t thread) {
+    return reinterpret_cast<ScoreState*>(memory + packed_bytes + size_t(thread) * thread_bytes + logits_bytes);
+  };
+  for (int64_t thread = 0; thread < threads; ++thread)
+    for (int64_t row = 0; row < rows; ++row) new (states_of(thread) + row) ScoreState;
+
+  const Panel<T> panel{op, first_row, rows, packed, packed_stride};
+#pragma omp parallel num_threads(int(threads)) if (threads > 1)
+  {
+    ScoreState* states = states_of(omp_get_thread_num());
+    float* logits = reinterpret_cast<float*>(reinterpret_cast<char*>(states) - logits_bytes);
+#pragma omp for schedule(dynamic)
+    for (int64_t task = 0; task < tasks; ++task) score_task(panel, task * kTask, logits, states);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t thread = 1; thread < threads; ++thread) merge(states_of(0) + row, states_of(thread)[row]);
+    deliver(states_of(0)[row], RowChoice(op.choice, first_row + row), op.scores, first_row + row);
+  }
+}
+
+}  // namespace
 
 void score_hidden(const ScoreHidden& op) {
-  float* logits = static_cast<float*>(std::malloc(size_t(op.rows * op.vocab + 1) * sizeof(float)));
   with_type(op.dtype, [&](auto element) {
-    using T = decltype(element);
-#pragma omp parallel for if (op.rows * op.vocab * op.width > 65536)
-    for (int64_t id = 0; id < op.vocab; ++id)
-      for (int64_t row = 0; row < op.rows; ++row) {
-        const T* h = static_cast<const T*>(op.hidden) + row * op.hidden_stride;
-        const T* w = static_cast<const T*>(op.weight) + id * op.weight_stride;
-        float sum = 0;
-        for (int64_t i = 0; i < op.width; ++i) sum += to_float(h[i]) * to_float(w[i]);
-        logits[row * op.vocab + id] = sum;
-      }
+    for (int64_t row = 0; row < op.rows; row += kPanel)
+      score_panel<decltype(element)>(op, row, op.rows - row < kPanel ? op.rows - row : kPanel);
   });
-  score_tokens({logits, DType::float32, op.rows, op.vocab, op.vocab, op.choice, op.scores});
-  std::free(logits);
 }
 
 }  // namespace refusion::cpu::REFUSION_ISA
