@@ -1,3 +1,5 @@
+#include <omp.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -7,24 +9,47 @@
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-// RMS norm (where there is a weight) and rotation of one head; in and out must not overlap.
+constexpr int64_t kParallelElements = 1 << 16;  // below, a parallel region costs more than it saves
+
+// Lanes of the vector that starts at i.
+inline int64_t lanes_at(int64_t i, int64_t count) { return count - i < kLanes ? count - i : kLanes; }
+
+template <class T>
+inline Floats load_lanes(const T* p, int64_t lanes) {
+  return lanes == kLanes ? load(p) : load_part(p, lanes, 0.0f);
+}
+
+template <class T>
+inline void store_lanes(T* p, Floats x, int64_t lanes) {
+  if (lanes == kLanes) store(p, x);
+  else store_part(p, x, lanes);
+}
+
+template <class T>
+float inverse_root_mean_square(const T* x, int64_t count, float epsilon) {
+  Floats squares = broadcast(0.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Floats v = load_lanes(x + i, lanes_at(i, count));
+    squares = fma(v, v, squares);
+  }
+  return 1 / std::sqrt(reduce_add(squares) / float(count) + epsilon);
+}
+
+// RMS norm (where there is a weight) and rotation of one head: dimension i turns with i + head_dim / 2.
 template <class T>
 void turn_head(const T* in, const T* weight, float epsilon, const float* cosine, const float* sine, int64_t head_dim, T* out) {
   const int64_t half = head_dim / 2;
-  float scale = 1;
-  if (weight) {
-    float squares = 0;
-    for (int64_t i = 0; i < head_dim; ++i) squares += to_float(in[i]) * to_float(in[i]);
-    scale = 1 / std::sqrt(squares / float(head_dim) + epsilon);
-  }
-  for (int64_t i = 0; i < half; ++i) {
-    float low = to_float(in[i]), high = to_float(in[i + half]);
+  const Floats scale = broadcast(weight ? inverse_root_mean_square(in, head_dim, epsilon) : 1.0f);
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const int64_t lanes = lanes_at(i, half);
+    Floats low = load_lanes(in + i, lanes), high = load_lanes(in + half + i, lanes);
     if (weight) {
-      low *= scale * to_float(weight[i]);
-      high *= scale * to_float(weight[i + half]);
+      low = low * scale * load_lanes(weight + i, lanes);
+      high = high * scale * load_lanes(weight + half + i, lanes);
     }
-    from_float(low * cosine[i] - high * sine[i], out + i);
-    from_float(high * cosine[i] + low * sine[i], out + i + half);
+    const Floats c = load_lanes(cosine + i, lanes), s = load_lanes(sine + i, lanes);
+    store_lanes(out + i, low * c - high * s, lanes);
+    store_lanes(out + half + i, fma(high, c, low * s), lanes);
   }
 }
 
@@ -45,12 +70,28 @@ void append_token(const RopeAppend& op, int64_t token, int64_t sequence) {
     std::memcpy(static_cast<void*>(v), in, size_t(op.head_dim) * sizeof(T));
 }
 
+template <class T>
+void append_tokens(const RopeAppend& op, int64_t begin, int64_t end) {
+  int64_t sequence = 0;
+  for (int64_t token = begin; token < end; ++token) {
+    while (token >= op.sequence_offsets[sequence + 1]) ++sequence;
+    append_token<T>(op, token, sequence);
+  }
+}
+
 }  // namespace
 
 void rope_append(const RopeAppend& op) {
-  for (int64_t sequence = 0; sequence < op.sequences; ++sequence)
-    for (int64_t token = op.sequence_offsets[sequence]; token < op.sequence_offsets[sequence + 1]; ++token)
-      with_type(op.dtype, [&](auto element) { append_token<decltype(element)>(op, token, sequence); });
+  const int64_t elements = op.tokens * (op.q_heads + 2 * op.kv_heads) * op.head_dim;
+  with_type(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    if (elements < kParallelElements) return append_tokens<T>(op, 0, op.tokens);
+#pragma omp parallel
+    {
+      const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+      append_tokens<T>(op, op.tokens * thread / threads, op.tokens * (thread + 1) / threads);
+    }
+  });
 }
 
 }  // namespace refusion::cpu::REFUSION_ISA
