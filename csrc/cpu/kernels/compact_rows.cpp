@@ -10,6 +10,9 @@ namespace {
 // Bytes below which a parallel region costs more than it saves.
 constexpr int64_t kParallelBytes = 1 << 18;
 
+// Rows ahead that are asked for while short runs are moved: the hardware does not foresee gaps.
+constexpr int32_t kAhead = 8;
+
 void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
   const int64_t stride = op.row_stride * op.element_size, row_bytes = op.head_dim * op.element_size;
   const int32_t begin = op.source_offsets[sequence], end = op.source_offsets[sequence + 1];
@@ -18,6 +21,8 @@ void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
     // A run of consecutive sources is one move where rows lie one after another.
     int32_t next = i + 1;
     while (next < end && op.sources[next] == op.sources[next - 1] + 1) ++next;
+    if (next - i < kAhead && next + kAhead <= end)
+      for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(plane + op.sources[next + kAhead - 1] * stride + line);
     char* to = plane + (first + i) * stride;
     const char* from = plane + op.sources[i] * stride;
     if (to != from) {
