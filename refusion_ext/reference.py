@@ -179,7 +179,7 @@ def rope_append(
     kv_heads, head_dim = k_cache.shape[1], k_cache.shape[3]
     tokens = len(qkv)
     q_heads = qkv.shape[1] // head_dim - 2 * kv_heads
-    q, k, v = _wide(qkv).view(tokens, -1, head_dim).split((q_heads, kv_heads, kv_heads), 1)
+    q, k, v = _wide(qkv).view(tokens, q_heads + 2 * kv_heads, head_dim).split((q_heads, kv_heads, kv_heads), 1)
     positions = position_ids.long()
     cos, sin = (torch.cat((t[positions], t[positions]), -1)[:, None].to(q.dtype) for t in (cosine, sine))
 

@@ -1,6 +1,5 @@
 // The state of scoring one row of logits, fed block by block: shared by score_tokens and score_hidden.
-// Sums run in float32 within a block and in double across blocks; exponentials are powers of two, because one fused
-// multiply-add then turns a logit into an exponent.
+// Sums run in float32 within a block and in double across blocks.
 #pragma once
 #include <cmath>
 
@@ -13,8 +12,7 @@ namespace refusion::cpu::REFUSION_ISA {
 // Elements of a block: its second and third reading, where needed, find it in the first-level cache.
 constexpr int64_t kBlock = 2048;
 
-constexpr float kLog2e = 1.44269504f;
-constexpr double kLog2eExact = 1.4426950408889634, kLn2 = 0.6931471805599453;
+constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 
 // What one row asks for.
 struct RowChoice {
@@ -38,16 +36,11 @@ struct Candidate {
   int64_t id = -1;
 };
 
-// Sums of 2^t over ids, t = (logit - what lies at `origin()`) * log2(e).
+// Sums of 2^t over ids, t = (logit - reference) * log2(e).
 struct ScoreSums {
   float reference = -INFINITY;  // a logit near the greatest; -inf: nothing but -inf so far
   double sum = 0;               // of 2^t
   double weighted = 0;          // of t * 2^t
-
-  // t is computed as fma(logit, kLog2e, -offset()): rounding in offset() moves the origin, not the result.
-  float offset() const { return reference * kLog2e; }
-  // log2 of the unit of `sum`. The error of kLog2e is made good at the reference, so near the greatest logits.
-  double origin() const { return double(offset()) + double(reference) * (kLog2eExact - double(kLog2e)); }
 };
 
 struct ScoreState {
@@ -58,16 +51,16 @@ struct ScoreState {
   float drawn_logit = -INFINITY, given_logit = -INFINITY;
 };
 
-// Sums over n logits relative to `offset` and their maximum.
+// Adds n logits to the sums and returns the greatest.
 template <class T>
-inline float sum_block(const T* x, int64_t n, float offset, ScoreSums* sums) {
+inline float sum_block(const T* x, int64_t n, ScoreSums* sums) {
   constexpr int64_t kAhead = 4096 / int64_t(sizeof(T));  // the next blocks arrive while this one is worked on
-  const Floats scale = broadcast(kLog2e), shift = broadcast(-offset), floor = broadcast(-126.0f);
+  const Floats reference = broadcast(sums->reference), log2e = broadcast(float(kLog2e)), floor = broadcast(-126.0f);
   Floats most = broadcast(-INFINITY), most_b = most;
   Floats sum = broadcast(0.0f), sum_b = sum, weighted = sum, weighted_b = sum;
   auto add = [&](Floats v, Floats* top, Floats* total, Floats* moment) {
     *top = at_least(v, *top);
-    const Floats t = at_least(fma(v, scale, shift), floor);
+    const Floats t = at_least((v - reference) * log2e, floor);
     const Floats e = exp2(t);
     *total = *total + e;
     *moment = fma(e, t, *moment);
@@ -101,11 +94,10 @@ inline float max_block(const T* x, int64_t n) {
 
 // Expresses what is summed so far relative to another reference.
 inline void move_reference(ScoreSums* sums, float reference) {
-  const double before = sums->origin();
-  const bool empty = sums->reference == -INFINITY;
+  const double shift = (double(sums->reference) - double(reference)) * kLog2e;
   sums->reference = reference;
-  if (empty) return;
-  const double shift = before - sums->origin(), factor = std::exp2(shift);
+  if (sums->sum == 0) return;
+  const double factor = std::exp2(shift);
   sums->weighted = (sums->weighted + shift * sums->sum) * factor;
   sums->sum *= factor;
 }
@@ -162,11 +154,11 @@ inline float add_sums(const T* x, int64_t n, ScoreSums* sums) {
   if (sums->reference == -INFINITY) sums->reference = max_block(x, n);
   if (sums->reference == -INFINITY) return -INFINITY;
   const ScoreSums before = *sums;
-  const float most = sum_block(x, n, sums->offset(), sums);
-  if ((most - sums->reference) * kLog2e > kTooHigh) {
+  const float most = sum_block(x, n, sums);
+  if ((most - sums->reference) * float(kLog2e) > kTooHigh) {
     *sums = before;
     move_reference(sums, most);
-    sum_block(x, n, sums->offset(), sums);
+    sum_block(x, n, sums);
   }
   return most;
 }
@@ -220,14 +212,14 @@ inline void deliver(const ScoreState& state, const RowChoice& choice, const Toke
   const bool empty = sums.reference == -INFINITY;
   auto probability = [&](float logit) {
     if (empty || !(logit > -INFINITY)) return 0.0;
-    const double p = std::exp2(double(logit) * kLog2eExact - sums.origin()) / sums.sum;
+    const double p = std::exp2((double(logit) - double(sums.reference)) * kLog2e) / sums.sum;
     return p < 1 ? p : 1;
   };
   Candidate token = choice.sample_key ? Candidate{state.drawn_logit, state.drawn.id} : state.best;
   if (choice.given >= 0) token = {state.given_logit, choice.given};
   scores.token[row] = token.id;
   scores.probability[row] = float(probability(token.value));
-  scores.log_sum_exp[row] = empty ? -INFINITY : float((std::log2(sums.sum) + sums.origin()) * kLn2);
+  scores.log_sum_exp[row] = empty ? -INFINITY : float(double(sums.reference) + std::log2(sums.sum) * kLn2);
   if (scores.entropy) {
     const double entropy = empty ? 0 : (std::log2(sums.sum) - sums.weighted / sums.sum) * kLn2;
     scores.entropy[row] = entropy > 0 ? float(entropy) : 0.0f;

@@ -42,7 +42,8 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
   const ScoreHidden& op = panel.op;
   const T* weight = static_cast<const T*>(op.weight) + first_id * op.weight_stride;
   const int64_t blocks = (panel.rows + kTileRows - 1) / kTileRows;
-  for (int64_t column = 0; column < op.width; column += kWidth) {
+  int64_t column = 0;
+  do {  // once even at width 0: the logits are zeros then
     const int64_t width = op.width - column < kWidth ? op.width - column : kWidth;
     const int64_t steps = width / Product<T>::kStep;
     for (int64_t block = 0; block < blocks; ++block) {
@@ -61,7 +62,7 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
                         logits + row * kTask + id, column > 0);
       }
     }
-  }
+  } while ((column += kWidth) < op.width);
 }
 
 template <class T>
