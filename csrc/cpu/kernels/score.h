@@ -45,10 +45,10 @@ struct ScoreSums {
 
 struct ScoreState {
   ScoreSums sums;
-  Candidate best;           // greatest logit that may be chosen, lowest id
-  float second = -INFINITY; // second greatest; equals the greatest on a tie
-  Candidate drawn;          // greatest logit / temperature + noise
-  float drawn_logit = -INFINITY, given_logit = -INFINITY;
+  Candidate best;            // greatest logit that may be chosen, lowest id
+  float second = -INFINITY;  // second greatest; equals the greatest on a tie
+  Draw draw;
+  float given_logit = -INFINITY;
 };
 
 // Adds n logits to the sums and returns the greatest.
@@ -142,7 +142,7 @@ template <class T>
 inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice, ScoreState* state) {
   if (most > state->second) rank_block(x, n, first_id, state);
   if (choice.sample_key && most > -INFINITY)
-    sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->drawn.value, &state->drawn.id, &state->drawn_logit);
+    sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->draw);
 }
 
 // Sums of the block into `sums`; returns its greatest logit.
@@ -188,7 +188,9 @@ inline void merge(ScoreSums* sums, ScoreSums other) {
   sums->weighted += other.weighted;
 }
 
-inline bool goes_before(const Candidate& a, const Candidate& b) {
+// Whether a (Candidate or Draw) is to be taken before b: the lowest id wins ties.
+template <class T>
+inline bool goes_before(const T& a, const T& b) {
   if (a.id < 0 || b.id < 0) return a.id >= 0;
   return a.value > b.value || (a.value == b.value && a.id < b.id);
 }
@@ -200,10 +202,7 @@ inline void merge(ScoreState* state, const ScoreState& other) {
   state->second = state->second > other.second ? state->second : other.second;
   state->second = state->second > lesser ? state->second : lesser;
   if (goes_before(other.best, state->best)) state->best = other.best;
-  if (goes_before(other.drawn, state->drawn)) {
-    state->drawn = other.drawn;
-    state->drawn_logit = other.drawn_logit;
-  }
+  if (goes_before(other.draw, state->draw)) state->draw = other.draw;
   if (other.given_logit > state->given_logit) state->given_logit = other.given_logit;
 }
 
@@ -215,7 +214,7 @@ inline void deliver(const ScoreState& state, const RowChoice& choice, const Toke
     const double p = std::exp2((double(logit) - double(sums.reference)) * kLog2e) / sums.sum;
     return p < 1 ? p : 1;
   };
-  Candidate token = choice.sample_key ? Candidate{state.drawn_logit, state.drawn.id} : state.best;
+  Candidate token = choice.sample_key ? Candidate{state.draw.logit, state.draw.id} : state.best;
   if (choice.given >= 0) token = {state.given_logit, choice.given};
   scores.token[row] = token.id;
   scores.probability[row] = float(probability(token.value));
