@@ -45,7 +45,6 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
   int64_t column = 0;
   do {  // once even at width 0: the logits are zeros then
     const int64_t width = op.width - column < kWidth ? op.width - column : kWidth;
-    const int64_t steps = width / Product<T>::kStep;
     for (int64_t block = 0; block < blocks; ++block) {
       // Rows are spread evenly over the blocks; every block asks for its share of the group that comes next.
       const int64_t row = panel.rows * block / blocks, rows = panel.rows * (block + 1) / blocks - row;
@@ -56,8 +55,8 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
           ids[i] = weight + present * op.weight_stride + column;
         }
         const T* next = weight + (id + kGroup) * op.weight_stride + column;
-        const Ahead ahead{reinterpret_cast<const char*>(next), op.weight_stride * int64_t(sizeof(T)), steps * block / blocks,
-                          steps * (block + 1) / blocks};
+        const Ahead ahead{reinterpret_cast<const char*>(next), op.weight_stride * int64_t(sizeof(T)),
+                          width * block / blocks, width * (block + 1) / blocks};
         tile<kTileRows>(int(rows), panel.packed + row * panel.packed_stride + column, panel.packed_stride, ids, width, ahead,
                         logits + row * kTask + id, column > 0);
       }
