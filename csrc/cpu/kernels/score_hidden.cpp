@@ -16,7 +16,7 @@ constexpr int64_t kPanel = 64;   // rows scored in one pass over the weight: by 
 constexpr int64_t kTask = 512;   // ids
 constexpr int64_t kGroup = 64;   // ids that stay in the second-level cache for all rows of the panel
 constexpr int64_t kWidth = 1024; // elements of a row tile in the first-level cache
-constexpr int64_t kParallelProducts = 1 << 16;
+constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
 
@@ -83,7 +83,8 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   const int64_t step = Product<T>::kStep, packed_stride = (op.width + step - 1) / step * step;
   const int64_t tasks = (op.vocab + kTask - 1) / kTask;
   const bool parallel = tasks > 1 && rows * op.vocab * op.width > kParallelProducts;
-  const int64_t threads = parallel ? (tasks < omp_get_max_threads() ? tasks : omp_get_max_threads()) : 1;
+  // Always the full team: another team size would make the runtime end threads that torch needs again.
+  const int64_t threads = parallel ? omp_get_max_threads() : 1;
 
   // Packed rows, then for each thread its logits and its states.
   const size_t packed_bytes = whole_lines(size_t(rows * packed_stride) * sizeof(Packed));
@@ -100,7 +101,7 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
     for (int64_t row = 0; row < rows; ++row) new (states_of(thread) + row) ScoreState;
 
   const Panel<T> panel{op, first_row, rows, packed, packed_stride};
-#pragma omp parallel num_threads(int(threads)) if (threads > 1)
+#pragma omp parallel if (parallel)
   {
     ScoreState* states = states_of(omp_get_thread_num());
     float* logits = reinterpret_cast<float*>(reinterpret_cast<char*>(states) - logits_bytes);

@@ -8,7 +8,7 @@ namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
 constexpr int64_t kPiece = 8 * kBlock;
-constexpr int64_t kParallelElements = 1 << 14;  // below, a parallel region costs more than it saves
+constexpr int64_t kParallelElements = 1 << 16;  // below, a parallel region costs more than it saves
 constexpr int64_t kMostPieces = 256;            // states on the stack of a call with fewer rows than threads
 
 // Adds one piece to a state whose sums are empty.
