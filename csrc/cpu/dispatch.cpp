@@ -119,6 +119,16 @@ const Kernels& kernels() {
   return chosen;
 }
 
+bool compiled(Isa isa) {
+#if REFUSION_AMX
+  return isa <= Isa::amx;
+#elif REFUSION_X86
+  return isa <= Isa::avx512;
+#else
+  return isa == Isa::baseline;
+#endif
+}
+
 const char* name_of(Isa isa) { return kNames[int(isa)]; }
 
 }  // namespace refusion::cpu

@@ -31,6 +31,8 @@ Isa found_isa();
 // Throws std::invalid_argument when the variable names no level.
 const Kernels& kernels();
 
+bool compiled(Isa isa);
+
 const char* name_of(Isa isa);
 
 }  // namespace refusion::cpu

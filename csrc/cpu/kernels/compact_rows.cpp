@@ -1,4 +1,4 @@
-// Moves kept rows down inside each (layer, key or value, sequence, head) plane. Because sources increase and never lie
+// Moves kept rows down inside each (layer, key or value, sequence, head) piece. Because sources increase and never lie
 // below their destination, ascending order never overwrites a row that is still to be read.
 #include <cstring>
 
@@ -13,7 +13,7 @@ constexpr int64_t kParallelBytes = 1 << 18;
 // Rows ahead that are asked for while short runs are moved: the hardware does not foresee gaps.
 constexpr int32_t kAhead = 8;
 
-void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
+void compact_piece(const CompactRows& op, char* piece, int64_t sequence) {
   const int64_t stride = op.row_stride * op.element_size, row_bytes = op.head_dim * op.element_size;
   const int32_t begin = op.source_offsets[sequence], end = op.source_offsets[sequence + 1];
   const int64_t first = op.destination[sequence] - begin;  // destination of sources[i] is first + i
@@ -22,9 +22,9 @@ void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
     int32_t next = i + 1;
     while (next < end && op.sources[next] == op.sources[next - 1] + 1) ++next;
     if (next - i < kAhead && next + kAhead <= end)
-      for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(plane + op.sources[next + kAhead - 1] * stride + line);
-    char* to = plane + (first + i) * stride;
-    const char* from = plane + op.sources[i] * stride;
+      for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(piece + op.sources[next + kAhead - 1] * stride + line);
+    char* to = piece + (first + i) * stride;
+    const char* from = piece + op.sources[i] * stride;
     if (to != from) {
       if (stride == row_bytes) std::memmove(to, from, size_t((next - i) * row_bytes));
       else
@@ -38,15 +38,16 @@ void compact_plane(const CompactRows& op, char* plane, int64_t sequence) {
 
 void compact_rows(const CompactRows& op) {
   if (!op.sequences) return;
-  const int64_t planes = op.layers * 2 * op.sequences * op.kv_heads;
+  const int64_t pieces = op.layers * op.planes * op.sequences * op.kv_heads;
   const int64_t kept = op.source_offsets[op.sequences];
-  const int64_t bytes = op.layers * 2 * op.kv_heads * kept * op.head_dim * op.element_size;
+  const int64_t bytes = op.layers * op.planes * op.kv_heads * kept * op.head_dim * op.element_size;
 #pragma omp parallel for schedule(dynamic, 4) if (bytes > kParallelBytes)
-  for (int64_t i = 0; i < planes; ++i) {
+  for (int64_t i = 0; i < pieces; ++i) {
     const int64_t head = i % op.kv_heads, sequence = i / op.kv_heads % op.sequences;
-    const int64_t kv = i / op.kv_heads / op.sequences % 2, layer = i / op.kv_heads / op.sequences / 2;
-    const int64_t offset = layer * op.layer_stride + kv * op.kv_stride + sequence * op.sequence_stride + head * op.head_stride;
-    compact_plane(op, static_cast<char*>(op.cache) + offset * op.element_size, sequence);
+    const int64_t outer = i / op.kv_heads / op.sequences;  // layer and plane
+    const int64_t offset = outer / op.planes * op.layer_stride + outer % op.planes * op.plane_stride +
+                           sequence * op.sequence_stride + head * op.head_stride;
+    compact_piece(op, static_cast<char*>(op.cache) + offset * op.element_size, sequence);
   }
 }
 

@@ -1,0 +1,39 @@
+"""Kernels for decoding with ReFusion and other diffusion language models: token and slot confidences, attention over
+reordered positions, in-place compaction of the KV cache.
+
+Works with torch, numpy and JAX arrays and anything else that speaks DLPack. Importing it imports no framework, starts
+no thread and touches no device. `refusion_ext.reference` (the oracle) and `refusion_ext.torch_ops` (the same ops for
+torch.compile) are imported at first use, since they need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._C import __version__
+from .build_info import BuildInfo, info
+from .ops import accept_tokens, attend, compact_rows, rope_append, score_hidden, score_tokens, select_slots
+from .results import Acceptance, SlotSelection, TokenScores
+
+__all__ = [
+    "Acceptance",
+    "BuildInfo",
+    "SlotSelection",
+    "TokenScores",
+    "__version__",
+    "accept_tokens",
+    "attend",
+    "compact_rows",
+    "info",
+    "rope_append",
+    "score_hidden",
+    "score_tokens",
+    "select_slots",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("reference", "torch_ops"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
