@@ -86,7 +86,8 @@ Isa allowed_isa() {
   if (!cap || !*cap) return found_isa();
   for (int level = 0; level < 4; ++level)
     if (!std::strcmp(cap, kNames[level])) return Isa(level) < found_isa() ? Isa(level) : found_isa();
-  throw std::invalid_argument(std::string(kVariable) + " must be one of baseline, avx2, avx512, amx, got '" + cap + "'");
+  throw std::invalid_argument(std::string(kVariable) + " must be one of baseline, avx2, avx512, amx, got '" + cap +
+                              "'");
 }
 
 Kernels choose() {

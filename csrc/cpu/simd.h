@@ -122,7 +122,8 @@ inline void store(T* p, Floats x) {
 // One of two vectors that together hold 2 * kLanes elements, in an order that is cheap for the type.
 inline Floats load_half(const BFloat16* p, int half) {
   const __m512i pairs = _mm512_loadu_si512(p);
-  return _mm512_castsi512_ps(half ? _mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000u))) : _mm512_slli_epi32(pairs, 16));
+  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u));
+  return _mm512_castsi512_ps(half ? _mm512_and_si512(pairs, upper) : _mm512_slli_epi32(pairs, 16));
 }
 
 // The first n < kLanes elements; the other lanes are `fill` and no memory past the end is touched.
@@ -165,7 +166,8 @@ inline float reduce_max(Floats x) {
 
 // n in [-126, 127]: callers clamp.
 inline Floats scale_by_power(Floats x, Floats n) {
-  return x * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return x * _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
 }
 
 inline Floats widen(__m128i x, BFloat16) {
@@ -173,7 +175,8 @@ inline Floats widen(__m128i x, BFloat16) {
 }
 inline Floats widen(__m128i x, Float16) { return _mm256_cvtph_ps(x); }
 inline __m128i narrow(Floats x, BFloat16) {
-  const __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
   const __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
@@ -184,7 +187,8 @@ inline __m128i narrow(Floats x, Float16) { return _mm256_cvtps_ph(x, 8); }
 
 inline Floats load_half(const BFloat16* p, int half) {
   const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm256_castsi256_ps(half ? _mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))) : _mm256_slli_epi32(pairs, 16));
+  const __m256i upper = _mm256_set1_epi32(int(0xffff0000u));
+  return _mm256_castsi256_ps(half ? _mm256_and_si256(pairs, upper) : _mm256_slli_epi32(pairs, 16));
 }
 
 inline Floats load(const float* p) { return _mm256_loadu_ps(p); }

@@ -21,14 +21,17 @@ void compact_piece(const CompactRows& op, char* piece, int64_t sequence) {
     // A run of consecutive sources is one move where rows lie one after another.
     int32_t next = i + 1;
     while (next < end && op.sources[next] == op.sources[next - 1] + 1) ++next;
-    if (next - i < kAhead && next + kAhead <= end)
-      for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(piece + op.sources[next + kAhead - 1] * stride + line);
+    if (next - i < kAhead && next + kAhead <= end) {
+      const char* later = piece + op.sources[next + kAhead - 1] * stride;
+      for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(later + line);
+    }
     char* to = piece + (first + i) * stride;
     const char* from = piece + op.sources[i] * stride;
     if (to != from) {
       if (stride == row_bytes) std::memmove(to, from, size_t((next - i) * row_bytes));
       else
-        for (int32_t row = 0; row < next - i; ++row) std::memmove(to + row * stride, from + row * stride, size_t(row_bytes));
+        for (int64_t row = 0; row < next - i; ++row)
+          std::memmove(to + row * stride, from + row * stride, size_t(row_bytes));
     }
     i = next;
   }

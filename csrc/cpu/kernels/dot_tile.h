@@ -55,7 +55,8 @@ inline void fold(const Floats* x, float* sums, bool accumulate) {
   const Floats a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const Floats b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
   const __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
-  const Floats four = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+  const Floats even = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), odd = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+  const Floats four = _mm512_add_ps(even, odd);
   const __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
   const __m128 one = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
   _mm_storeu_ps(sums, accumulate ? _mm_add_ps(_mm_loadu_ps(sums), one) : one);
@@ -73,8 +74,8 @@ struct Ahead {
 
 // sums[row * sums_stride + id] (+)= packed row . matrix row over `width` elements, for kRows rows and kTileIds ids.
 template <int kRows, class T>
-inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_stride, const T* const* matrix, int64_t width,
-                     const Ahead& ahead, float* sums, int64_t sums_stride, bool accumulate) {
+inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_stride, const T* const* matrix,
+                     int64_t width, const Ahead& ahead, float* sums, int64_t sums_stride, bool accumulate) {
   using P = Product<T>;
   Floats sum[kRows][kTileIds];
   for (int row = 0; row < kRows; ++row)

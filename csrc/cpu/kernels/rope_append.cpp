@@ -37,7 +37,8 @@ float inverse_root_mean_square(const T* x, int64_t count, float epsilon) {
 
 // RMS norm (where there is a weight) and rotation of one head: dimension i turns with i + head_dim / 2.
 template <class T>
-void turn_head(const T* in, const T* weight, float epsilon, const float* cosine, const float* sine, int64_t head_dim, T* out) {
+void turn_head(const T* in, const T* weight, float epsilon, const float* cosine, const float* sine, int64_t head_dim,
+               T* out) {
   const int64_t half = head_dim / 2;
   const Floats scale = broadcast(weight ? inverse_root_mean_square(in, head_dim, epsilon) : 1.0f);
   for (int64_t i = 0; i < half; i += kLanes) {

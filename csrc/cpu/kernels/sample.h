@@ -73,8 +73,8 @@ inline NoiseWords noise_words(const int64_t* key, uint32_t block) {
   return words;
 }
 
-// Not less than the Gumbel noise of each word, and rarely more by over 0.4. With v = 1 - u the noise -log(-log(u)) is at
-// most -log(v), and the bits of a float, read as an integer, are a lower bound of its logarithm.
+// Not less than the Gumbel noise of each word, and rarely more by over 0.4. With v = 1 - u the noise -log(-log(u)) is
+// at most -log(v), and the bits of a float, read as an integer, are a lower bound of its logarithm.
 inline Floats noise_bound(const uint32_t* words) {
   constexpr float kLn2 = 0.69314718f, kGreatest = 0x7fffff;  // v is taken as (kGreatest - bits) * 2^-23, half a bit low
 #if defined(__AVX512F__)

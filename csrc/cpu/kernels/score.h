@@ -139,7 +139,8 @@ inline void rank_block(const T* x, int64_t n, int64_t first_id, ScoreState* stat
 
 // Best, second best and sample among the ids of the block that may be chosen.
 template <class T>
-inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice, ScoreState* state) {
+inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice,
+                            ScoreState* state) {
   if (most > state->second) rank_block(x, n, first_id, state);
   if (choice.sample_key && most > -INFINITY)
     sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->draw);
@@ -167,16 +168,16 @@ inline float add_sums(const T* x, int64_t n, ScoreSums* sums) {
 template <class T>
 inline void add_block(const T* x, int64_t n, int64_t first_id, const RowChoice& choice, ScoreState* state) {
   const float most = add_sums(x, n, &state->sums);
-  if (choice.given >= first_id && choice.given < first_id + n) state->given_logit = to_float(x[choice.given - first_id]);
+  auto inside = [&](int64_t id) { return id >= first_id && id < first_id + n; };
+  if (inside(choice.given)) state->given_logit = to_float(x[choice.given - first_id]);
 
-  bool hidden = false;
-  for (int64_t i = 0; i < choice.suppressed_count; ++i)
-    hidden |= choice.suppressed[i] >= first_id && choice.suppressed[i] < first_id + n;
-  if (!hidden) return choose_in_block(x, n, first_id, most, choice, state);
+  bool some_suppressed = false;
+  for (int64_t i = 0; i < choice.suppressed_count; ++i) some_suppressed |= inside(choice.suppressed[i]);
+  if (!some_suppressed) return choose_in_block(x, n, first_id, most, choice, state);
   float allowed[kBlock];
   for (int64_t i = 0; i < n; ++i) allowed[i] = to_float(x[i]);
   for (int64_t i = 0; i < choice.suppressed_count; ++i)
-    if (choice.suppressed[i] >= first_id && choice.suppressed[i] < first_id + n) allowed[choice.suppressed[i] - first_id] = -INFINITY;
+    if (inside(choice.suppressed[i])) allowed[choice.suppressed[i] - first_id] = -INFINITY;
   choose_in_block(allowed, n, first_id, most, choice, state);
 }
 
@@ -206,6 +207,7 @@ inline void merge(ScoreState* state, const ScoreState& other) {
   if (other.given_logit > state->given_logit) state->given_logit = other.given_logit;
 }
 
+// Writes the results of a row. A logit of +inf takes all the probability, so that nothing becomes NaN.
 inline void deliver(const ScoreState& state, const RowChoice& choice, const TokenScores& scores, int64_t row) {
   const ScoreSums& sums = state.sums;
   const bool empty = sums.reference == -INFINITY;

@@ -1,6 +1,6 @@
 // The LM head in tasks of kTask vocabulary ids: logits of a task live in the second-level cache just long enough to be
-// scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the logits of one
-// task and the state of every row of the panel (at most 140 KiB).
+// scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the logits of
+// one task and the state of every row of the panel (at most 140 KiB).
 #include <omp.h>
 
 #include <new>
@@ -12,10 +12,10 @@
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-constexpr int64_t kPanel = 64;   // rows scored in one pass over the weight: by then arithmetic, not memory, is the limit
-constexpr int64_t kTask = 512;   // ids
-constexpr int64_t kGroup = 64;   // ids that stay in the second-level cache for all rows of the panel
-constexpr int64_t kWidth = 1024; // elements of a row tile in the first-level cache
+constexpr int64_t kPanel = 64;    // rows scored in one pass over the weight: by then memory is no longer the limit
+constexpr int64_t kTask = 512;    // ids
+constexpr int64_t kGroup = 64;    // ids that stay in the second-level cache for all rows of the panel
+constexpr int64_t kWidth = 1024;  // elements of a row tile in the first-level cache
 constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
@@ -30,8 +30,8 @@ struct Panel {
 };
 
 template <int kRows, class T>
-void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_stride, const T* const* ids, int64_t width,
-          const Ahead& ahead, float* logits, bool accumulate) {
+void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_stride, const T* const* ids,
+          int64_t width, const Ahead& ahead, float* logits, bool accumulate) {
   if (rows == kRows) return dot_tile<kRows>(packed, packed_stride, ids, width, ahead, logits, kTask, accumulate);
   if constexpr (kRows > 1) tile<kRows - 1>(rows, packed, packed_stride, ids, width, ahead, logits, accumulate);
 }
@@ -57,8 +57,8 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
         const T* next = weight + (id + kGroup) * op.weight_stride + column;
         const Ahead ahead{reinterpret_cast<const char*>(next), op.weight_stride * int64_t(sizeof(T)),
                           width * block / blocks, width * (block + 1) / blocks};
-        tile<kTileRows>(int(rows), panel.packed + row * panel.packed_stride + column, panel.packed_stride, ids, width, ahead,
-                        logits + row * kTask + id, column > 0);
+        tile<kTileRows>(int(rows), panel.packed + row * panel.packed_stride + column, panel.packed_stride, ids, width,
+                        ahead, logits + row * kTask + id, column > 0);
       }
     }
   } while ((column += kWidth) < op.width);
@@ -92,8 +92,9 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   const size_t thread_bytes = logits_bytes + whole_lines(size_t(rows) * sizeof(ScoreState));
   char* memory = static_cast<char*>(scratch(packed_bytes + size_t(threads) * thread_bytes));
   Packed* packed = reinterpret_cast<Packed*>(memory);
+  const T* hidden = static_cast<const T*>(op.hidden) + first_row * op.hidden_stride;
   for (int64_t row = 0; row < rows; ++row)
-    pack_row(static_cast<const T*>(op.hidden) + (first_row + row) * op.hidden_stride, op.width, packed + row * packed_stride);
+    pack_row(hidden + row * op.hidden_stride, op.width, packed + row * packed_stride);
   auto states_of = [&](int64_t thread) {
     return reinterpret_cast<ScoreState*>(memory + packed_bytes + size_t(thread) * thread_bytes + logits_bytes);
   };
