@@ -91,6 +91,15 @@ def read_config(directory: Path) -> ModelConfig:
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
 
 
+def read_recommended(directory: Path) -> dict[str, Any]:
+    """Decode settings that a checkpoint recommends: the `refusion` entry of its `generation_config.json`, or none."""
+    file = directory / "generation_config.json"
+    recommended = _read_json(file).get("refusion", {}) if file.is_file() else {}
+    if not isinstance(recommended, dict):
+        raise CheckpointError(f"{file}: the entry 'refusion' must be an object")
+    return recommended
+
+
 def write_atomically(path: Path, write: Any) -> None:
     """Calls `write(temporary_path)`, then moves the finished, flushed file to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
