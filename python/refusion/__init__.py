@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cache import KVCache
     from .checkpoint import CheckpointError, load, save
+    from .exactness import check_exactness
     from .decoding import ARConfig, DecodeConfig, Event, MDMConfig, Result, Stats, generate, stream
     from .model import ModelConfig, Qwen3, UnsupportedModelError
     from .tokenizer import Tokenizer
@@ -30,6 +31,7 @@ __all__ = [
     "Stats",
     "Tokenizer",
     "UnsupportedModelError",
+    "check_exactness",
     "generate",
     "load",
     "save",
@@ -41,6 +43,7 @@ _HOMES = {
     "cache": ("KVCache",),
     "checkpoint": ("CheckpointError", "load", "save"),
     "decoding": ("ARConfig", "DecodeConfig", "Event", "MDMConfig", "Result", "Stats", "generate", "stream"),
+    "exactness": ("check_exactness",),
     "model": ("ModelConfig", "Qwen3", "UnsupportedModelError"),
     "tokenizer": ("Tokenizer",),
 }

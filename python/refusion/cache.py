@@ -10,6 +10,7 @@ from torch import Tensor
 import refusion_ext
 
 from .chunk import Chunk
+from .exactness import History
 from .model import ModelConfig
 from .rope import rope_tables
 
@@ -38,6 +39,7 @@ class KVCache:
         sequences: how many sequences may be decoded at once.
         capacity: rows of each sequence.
         dtype, device: of the rows.
+        record: remember what stands in every row, for `refusion.exactness`.
 
     Memory: num_hidden_layers * 2 * sequences * num_key_value_heads * capacity * head_dim elements, and the rotary
     tables with capacity * head_dim float32.
@@ -50,6 +52,7 @@ class KVCache:
         capacity: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        record: bool = False,
     ) -> None:
         self.config = config
         self.sequences = sequences
@@ -59,6 +62,7 @@ class KVCache:
         self.layers = [(layer[0], layer[1]) for layer in self.rows]
         self.committed = [0] * sequences
         self.provisional = [0] * sequences
+        self.histories = [History() for _ in range(sequences)] if record else None
         positions = torch.arange(capacity, device=device)
         self.cosine, self.sine = rope_tables(
             positions, config.head_dim, config.rope_theta, config.rope_scaling, config.max_position_embeddings
@@ -77,6 +81,12 @@ class KVCache:
             )
         self.provisional[sequence] += tokens
         return first
+
+    def record(self, sequence: int, chunk: Chunk, tokens: slice) -> None:
+        """Notes what a chunk puts into the rows that `append` reserved, when the cache records."""
+        if self.histories is not None:
+            arrays = (chunk.input_ids, chunk.position_ids, chunk.window_begin, chunk.window_end)
+            self.histories[sequence].append(self.committed[sequence], *(array[tokens].tolist() for array in arrays))
 
     def retain(self, kept: dict[int, Retain]) -> None:
         """Commits, keeps and drops rows of several sequences (key: sequence) in one in-place compaction."""
@@ -98,19 +108,23 @@ class KVCache:
             arrays = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in (sources, offsets, destination))
             refusion_ext.compact_rows(self.rows, *arrays)
         for sequence, move in kept.items():
+            if self.histories is not None:
+                self.histories[sequence].retain(move.first, move.rows)
             self.committed[sequence] = move.committed
             self.provisional[sequence] = move.first + len(move.rows) - move.committed
 
     def rollback(self, sequence: int) -> None:
         """Drops the provisional rows."""
         self.provisional[sequence] = 0
+        if self.histories is not None:
+            del self.histories[sequence].rows[self.committed[sequence] :]
 
     def crop(self, sequence: int, committed: int) -> None:
         """Drops all rows from `committed` on. Raises `ValueError` when there are fewer."""
         if not 0 <= committed <= self.committed[sequence]:
             raise ValueError(f"cache: cannot crop {self.committed[sequence]} committed rows to {committed}")
         self.committed[sequence] = committed
-        self.provisional[sequence] = 0
+        self.rollback(sequence)
 
     def chunk(
         self,
@@ -130,4 +144,6 @@ class KVCache:
         end = count + 1 + held if window_end is None else window_end
         offsets, committed = (torch.tensor(x, dtype=torch.int32) for x in (before, self.committed))
         parts = (position_ids.to(torch.int32), count + first, begin, end, offsets, committed)
-        return Chunk(input_ids.to(self.device), *(part.to(self.device) for part in parts))
+        chunk = Chunk(input_ids.to(self.device), *(part.to(self.device) for part in parts))
+        self.record(sequence, chunk, slice(None))
+        return chunk

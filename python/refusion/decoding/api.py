@@ -69,7 +69,8 @@ def generate(
     """
     prompts, single = _prompts(prompt_ids)
     results: dict[int, Result] = {}
-    for item in _run(model, prompts, _config(config, decoder), seeds, batch_size):
+    engine, decoders = prepare(model, prompts, _config(config, decoder), seeds=seeds, batch_size=batch_size)
+    for item in engine.run(decoders):
         if not isinstance(item, Event):
             index, result = item
             results[index] = result
@@ -88,7 +89,8 @@ def stream(
 ) -> Iterator[Event | Result]:
     """Like `generate`, but yields an `Event` for every commit as it happens, and each sequence's `Result` at its end."""
     prompts, _ = _prompts(prompt_ids)
-    for item in _run(model, prompts, _config(config, decoder), seeds, batch_size):
+    engine, decoders = prepare(model, prompts, _config(config, decoder), seeds=seeds, batch_size=batch_size)
+    for item in engine.run(decoders):
         yield item if isinstance(item, Event) else item[1]
 
 
@@ -112,9 +114,17 @@ def _config(config: SamplingConfig | None, decoder: str | None) -> SamplingConfi
     return config
 
 
-def _run(
-    model: Qwen3, prompts: list[list[int]], config: SamplingConfig, seeds: Sequence[int] | None, batch_size: int
-) -> Iterator[Event | tuple[int, Result]]:
+def prepare(
+    model: Qwen3,
+    prompts: list[list[int]],
+    config: SamplingConfig | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    batch_size: int = 32,
+    record: bool = False,
+) -> tuple[Engine, list[tuple[int, int, Decoder]]]:
+    """An engine and the decoders to run on it, all arguments checked."""
+    config = config or DecodeConfig()
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if seeds is not None and len(seeds) != len(prompts):
@@ -135,8 +145,9 @@ def _run(
         eos_token_ids=_eos(model, config),
         min_new_tokens=config.min_new_tokens,
         cost=cost,
+        record=record,
     )
-    yield from engine.run(decoders)
+    return engine, decoders
 
 
 def _decoder(model: Qwen3, prompt: list[int], config: SamplingConfig, cost: Cost) -> Decoder:

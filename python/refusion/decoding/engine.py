@@ -51,6 +51,7 @@ class Engine:
         eos_token_ids: suppressed, too, before `min_new_tokens`.
         min_new_tokens: answer positions below this take no EOS.
         cost: shared with the decoders; learns what a forward costs.
+        record: let the cache remember what stands in its rows, for `refusion.exactness`.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Engine:
         eos_token_ids: Iterable[int] = (),
         min_new_tokens: int = 0,
         cost: Cost | None = None,
+        record: bool = False,
     ) -> None:
         self.model = model
-        self.cache = KVCache(model.config, sequences, capacity, model.dtype, model.device)
+        self.cache = KVCache(model.config, sequences, capacity, model.dtype, model.device, record)
         self.temperature = temperature
         self.min_new_tokens = min_new_tokens
         self.cost = cost or Cost()
@@ -141,7 +143,11 @@ class Engine:
         offsets[self.cache.sequences] = at
         device = self.cache.device
         tokens, per_sequence = (torch.from_numpy(x).to(device) for x in (self._host[:, :at], self._sequences))
-        return Chunk(*tokens, per_sequence[0], per_sequence[1, :-1])
+        chunk = Chunk(*tokens, per_sequence[0], per_sequence[1, :-1])
+        for sequence, work in forwards.items():
+            offset = active[sequence].offset
+            self.cache.record(sequence, chunk, slice(offset, offset + len(work.tokens)))
+        return chunk
 
     def _advance(self, active: dict[int, Run], hidden: Tensor) -> Iterator[Event]:
         """Scores what was asked for and resumes the decoders until each wants a forward or is done."""
