@@ -14,11 +14,16 @@ def empty(shape: tuple[int, ...], dtype: str, like: Any) -> Any:
     return _namespace(like).empty(shape, dtype=dtype)
 
 
-def empty_like(shape: tuple[int, ...], like: Any) -> Any:
-    """`empty` with the dtype of `like`."""
-    if hasattr(like, "new_empty"):
+def empty_like(like: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """`empty` with the dtype of `like`, and its shape unless one is given."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        if shape is None:
+            return torch.empty_like(like, memory_format=torch.contiguous_format)
         return like.new_empty(shape)
-    return _namespace(like).empty(shape, dtype=like.dtype)
+    if not hasattr(like, "dtype"):  # no array at all: the op will say so
+        return None
+    return _namespace(like).empty(like.shape if shape is None else shape, dtype=like.dtype)
 
 
 def deliver(result: Any, like: Any) -> Any:

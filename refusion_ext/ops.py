@@ -222,7 +222,7 @@ def rope_append(
     Source: ReFusion (arXiv 2512.13586), section 3.2: cached keys keep the rotation of their original position.
     """
     if out is None:
-        out = empty_like(_q_shape(qkv, k_cache), qkv)
+        out = empty_like(qkv, _q_shape(qkv, k_cache))
     arrays = (qkv, q_norm, k_norm, cosine, sine, position_ids, rows, sequence_offsets, k_cache, v_cache)
     try:
         _C.rope_append(*arrays, norm_epsilon, out)
@@ -266,7 +266,7 @@ def attend(
     """
     allocated = out is None
     if out is None:
-        out = empty_like(_shape(q), q)
+        out = empty_like(q)
     try:
         _C.attend(q, k_cache, v_cache, sequence_offsets, committed, window_begin, window_end, scale, out)
     except _C.NoKernel:
