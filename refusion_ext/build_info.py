@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from . import _C
 
@@ -23,6 +24,9 @@ class BuildInfo:
     cuda_built: bool
     cuda: str
     """One sentence: what was built, or why nothing was."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
     def __str__(self) -> str:
         capped = "" if self.isa_in_use == self.isa_found else f", capped from {self.isa_found}"

@@ -1,9 +1,13 @@
-"""Every op in plain PyTorch, same name and arguments: what the compiled ops mean, and the fallback where no kernel exists.
+"""Every op in plain PyTorch, same name and arguments: what the compiled ops mean; the fallback where no kernel exists.
 
 Written to be read and to be run in any precision: float64 inputs are computed in float64. Indices are read on the host.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -211,7 +215,7 @@ def attend(
     out: Tensor | None = None,
 ) -> Tensor:
     """`refusion_ext.attend`."""
-    tokens, q_heads, head_dim = q.shape
+    _, q_heads, head_dim = q.shape
     group = q_heads // k_cache.shape[1]
     scale = head_dim**-0.5 if scale is None else scale
     result = torch.zeros_like(_wide(q), memory_format=torch.contiguous_format)
@@ -232,17 +236,16 @@ def attend(
 def compact_rows(cache: Tensor, sources: Tensor, source_offsets: Tensor, destination: Tensor) -> None:
     """`refusion_ext.compact_rows`."""
     for n, (begin, end) in enumerate(_ranges(source_offsets)):
-        first = int(destination[n])
-        cache[..., n, :, first : first + end - begin, :] = cache[..., n, :, :, :][..., sources[begin:end].long(), :].clone()
+        mine, first = cache[..., n, :, :, :], int(destination[n])
+        mine[..., first : first + end - begin, :] = mine[..., sources[begin:end].long(), :].clone()
 
 
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _ranges(offsets: Tensor) -> zip[tuple[int, int]]:
-    bounds = offsets.tolist()
-    return zip(bounds[:-1], bounds[1:], strict=True)
+def _ranges(offsets: Tensor) -> Iterator[tuple[int, int]]:
+    return pairwise(offsets.tolist())
 
 
 def _sequence_of_tokens(offsets: Tensor, tokens: int) -> Tensor:
@@ -257,7 +260,7 @@ def _multiply_words(constant: int, x: Tensor) -> tuple[Tensor, Tensor]:
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
 
 
-def _deliver(result, out, dtype):
+def _deliver(result: Any, out: Any, dtype: torch.dtype) -> Any:
     """Round float results to float32 (or keep float64) and place them in `out` where given."""
     wanted = torch.float64 if dtype == torch.float64 else torch.float32
     result = type(result)(*(x.to(wanted) if x.is_floating_point() else x for x in result))

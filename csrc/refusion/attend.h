@@ -14,8 +14,8 @@ struct Attend {
   CacheStrides k_strides, v_strides;
   int64_t sequences, capacity;
   const int32_t* sequence_offsets;  // [sequences + 1] token range of each sequence
-  const int32_t* committed;         // [sequences] rows 0 .. committed are visible to every token of the sequence
-  const int32_t* window_begin;      // [tokens] provisional rows [begin, end), counted from `committed`; begin >= end: none
+  const int32_t* committed;         // [sequences] rows 0 .. committed are seen by every token of the sequence
+  const int32_t* window_begin;      // [tokens] provisional rows [begin, end), from `committed` on; begin >= end: none
   const int32_t* window_end;
   float scale;
   void* out;                // [tokens, q_heads, head_dim] contiguous; zeros for a query that sees nothing

@@ -14,7 +14,7 @@ struct Philox {
   uint32_t word[4];
 };
 
-// Four words for vocabulary ids 4 * block .. 4 * block + 3 of the row with sample key {seed, sequence, position, round}.
+// Four words for vocabulary ids 4 * block .. 4 * block + 3 of a row with sample key {seed, sequence, position, round}.
 REFUSION_HOST_DEVICE inline Philox philox(const int64_t* key, uint32_t block) {
   uint32_t c0 = block, c1 = uint32_t(key[2]), c2 = uint32_t(key[3]), c3 = uint32_t(key[1]);
   uint32_t k0 = uint32_t(uint64_t(key[0])), k1 = uint32_t(uint64_t(key[0]) >> 32);

@@ -4,7 +4,7 @@
 
 namespace refusion {
 
-// A key or value cache of one layer: [sequences, kv_heads, capacity, head_dim], last axis contiguous; strides in elements.
+// Keys or values of one layer: [sequences, kv_heads, capacity, head_dim], last axis contiguous; strides in elements.
 struct CacheStrides {
   int64_t sequence, head, row;
 };

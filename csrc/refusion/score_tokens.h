@@ -15,7 +15,7 @@ struct TokenScores {
 
 // How a row chooses its token. Shared by score_tokens and score_hidden.
 struct TokenChoice {
-  const int64_t* given;        // [rows] ids to score instead of choosing (negative: choose in this row), or null: choose in all
+  const int64_t* given;        // [rows] ids to score instead of choosing; negative or null: choose
   const int32_t* suppressed;   // [suppressed_rows, suppressed_count]; negative entries are ignored
   int64_t suppressed_rows;     // 1 (the same ids for every row) or rows
   int64_t suppressed_count;    // 0: none. Suppressed ids cannot be chosen but stay in the normaliser

@@ -15,7 +15,7 @@ struct SelectSlots {
   float threshold;                  // a slot is chosen when its confidence is above it
   SlotRule rule;
   float* confidence;                // [slots]
-  int32_t* chosen;                  // [slots] indices within the sequence, ascending, packed at sequence_offsets; rest -1
+  int32_t* chosen;                  // [slots] indices in the sequence, ascending, packed at sequence_offsets; rest -1
   int32_t* counts;                  // [sequences] number chosen: at least 1 for a sequence with slots
 };
 
