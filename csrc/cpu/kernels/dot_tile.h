@@ -12,26 +12,24 @@ constexpr int kTileRows = 6;  // 24 accumulators of 32 registers
 constexpr int kTileRows = 3;  // 12 of 16
 #endif
 
-// How elements are multiplied: kStep of them at a time, in kParts vectors each of the packed row and of the matrix row.
+// How kStep elements at a time are multiplied, and the form of a packed row.
 template <class T>
 struct Product {
   using Packed = float;
-  static constexpr int kStep = 2 * kLanes, kParts = 2;
-  static Floats packed(const float* p, int part) { return load(p + part * kLanes); }
-  static Floats matrix(const T* p, int part) { return load_half(p, part); }
+  static constexpr int kStep = kLanes;
+  static Floats packed(const float* p) { return load(p); }
+  static Floats matrix(const T* p) { return load(p); }
   static Floats add(Floats sum, Floats a, Floats b) { return fma(a, b, sum); }
-  static void pack(const T* from, float* to) {
-    for (int part = 0; part < kParts; ++part) store(to + part * kLanes, load_half(from, part));
-  }
+  static void pack(const T* from, float* to) { store(to, load(from)); }
 };
 
 #if defined(__AVX512BF16__)
 template <>
 struct Product<BFloat16> {
   using Packed = BFloat16;
-  static constexpr int kStep = 2 * kLanes, kParts = 1;
-  static __m512i packed(const BFloat16* p, int) { return _mm512_loadu_si512(p); }
-  static __m512i matrix(const BFloat16* p, int) { return _mm512_loadu_si512(p); }
+  static constexpr int kStep = 2 * kLanes;
+  static __m512i packed(const BFloat16* p) { return _mm512_loadu_si512(p); }
+  static __m512i matrix(const BFloat16* p) { return _mm512_loadu_si512(p); }
   static Floats add(Floats sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b)); }
   static void pack(const BFloat16* from, BFloat16* to) { std::memcpy(to, from, kStep * sizeof(BFloat16)); }
 };
@@ -81,18 +79,15 @@ inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_strid
   for (int row = 0; row < kRows; ++row)
     for (int id = 0; id < kTileIds; ++id) sum[row][id] = broadcast(0.0f);
   auto step = [&](const T* const* ids, int64_t at, int64_t column) {
-#pragma GCC unroll 2
-    for (int part = 0; part < P::kParts; ++part) {
-      // Rows stay in registers and one id at a time joins them: 12 + 3 + 1 registers where there are 16.
-      decltype(P::packed(rows, 0)) h[kRows];
+    // Rows stay in registers and one id at a time joins them: 12 + 3 + 1 registers where there are 16.
+    decltype(P::packed(rows)) h[kRows];
 #pragma GCC unroll 6
-      for (int row = 0; row < kRows; ++row) h[row] = P::packed(rows + row * rows_stride + column, part);
+    for (int row = 0; row < kRows; ++row) h[row] = P::packed(rows + row * rows_stride + column);
 #pragma GCC unroll 4
-      for (int id = 0; id < kTileIds; ++id) {
-        const auto w = P::matrix(ids[id] + at, part);
+    for (int id = 0; id < kTileIds; ++id) {
+      const auto w = P::matrix(ids[id] + at);
 #pragma GCC unroll 6
-        for (int row = 0; row < kRows; ++row) sum[row][id] = P::add(sum[row][id], h[row], w);
-      }
+      for (int row = 0; row < kRows; ++row) sum[row][id] = P::add(sum[row][id], h[row], w);
     }
   };
   int64_t i = 0;

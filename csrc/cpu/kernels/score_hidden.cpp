@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPanel = 64;    // rows scored in one pass over the weight: by then memory is no longer the limit
 constexpr int64_t kTask = 512;    // ids
 constexpr int64_t kGroup = 64;    // ids that stay in the second-level cache for all rows of the panel
-constexpr int64_t kWidth = 1024;  // elements of a row tile in the first-level cache
+constexpr int64_t kWidth = 2048;  // bytes of each packed row of a tile, in the first-level cache
 constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
@@ -42,9 +42,10 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
   const ScoreHidden& op = panel.op;
   const T* weight = static_cast<const T*>(op.weight) + first_id * op.weight_stride;
   const int64_t blocks = (panel.rows + kTileRows - 1) / kTileRows;
+  constexpr int64_t kColumns = kWidth / int64_t(sizeof(typename Product<T>::Packed));
   int64_t column = 0;
   do {  // once even at width 0: the logits are zeros then
-    const int64_t width = op.width - column < kWidth ? op.width - column : kWidth;
+    const int64_t width = op.width - column < kColumns ? op.width - column : kColumns;
     for (int64_t block = 0; block < blocks; ++block) {
       // Rows are spread evenly over the blocks; every block asks for its share of the group that comes next.
       const int64_t row = panel.rows * block / blocks, rows = panel.rows * (block + 1) / blocks - row;
@@ -61,7 +62,7 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
                         ahead, logits + row * kTask + id, column > 0);
       }
     }
-  } while ((column += kWidth) < op.width);
+  } while ((column += kColumns) < op.width);
 }
 
 template <class T>
