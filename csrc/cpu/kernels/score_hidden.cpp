@@ -1,6 +1,6 @@
-// The LM head in tasks of kTask vocabulary ids: logits of a task live in the second-level cache just long enough to be
-// scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the logits of
-// one task and the state of every row of the panel (at most 140 KiB).
+// The LM head in tasks of up to kTask vocabulary ids: logits of a task live in the second-level cache just long enough
+// to be scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the
+// logits of one task and the state of every row of the panel (at most 140 KiB).
 #include <omp.h>
 
 #include <new>
@@ -17,6 +17,10 @@ constexpr int64_t kTask = 512;    // ids
 constexpr int64_t kGroup = 64;    // ids that stay in the second-level cache for all rows of the panel
 constexpr int64_t kWidth = 2048;  // bytes of each packed row of a tile, in the first-level cache
 constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
+
+// Ids of a task: few where the vocabulary is small, so that threads have something to share. Never by the number of
+// threads, on which results would then depend.
+int64_t task_ids(int64_t vocab) { return vocab < 8 * kTask ? kGroup : kTask; }
 
 size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
 
@@ -67,7 +71,8 @@ void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, floa
 
 template <class T>
 void score_task(const Panel<T>& panel, int64_t first_id, float* logits, ScoreState* states) {
-  const int64_t count = panel.op.vocab - first_id < kTask ? panel.op.vocab - first_id : kTask;
+  const int64_t ids = task_ids(panel.op.vocab);
+  const int64_t count = panel.op.vocab - first_id < ids ? panel.op.vocab - first_id : ids;
   for (int64_t id = 0; id < count; id += kGroup)
     multiply_group(panel, first_id + id, count - id < kGroup ? count - id : kGroup, logits + id);
   for (int64_t row = 0; row < panel.rows; ++row) {
@@ -82,7 +87,7 @@ template <class T>
 void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   using Packed = typename Product<T>::Packed;
   const int64_t step = Product<T>::kStep, packed_stride = (op.width + step - 1) / step * step;
-  const int64_t tasks = (op.vocab + kTask - 1) / kTask;
+  const int64_t ids = task_ids(op.vocab), tasks = (op.vocab + ids - 1) / ids;
   const bool parallel = tasks > 1 && rows * op.vocab * op.width > kParallelProducts;
   // Always the full team: another team size would make the runtime end threads that torch needs again.
   const int64_t threads = parallel ? omp_get_max_threads() : 1;
@@ -108,7 +113,7 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
     ScoreState* states = states_of(omp_get_thread_num());
     float* logits = reinterpret_cast<float*>(reinterpret_cast<char*>(states) - logits_bytes);
 #pragma omp for schedule(dynamic)
-    for (int64_t task = 0; task < tasks; ++task) score_task(panel, task * kTask, logits, states);
+    for (int64_t task = 0; task < tasks; ++task) score_task(panel, task * ids, logits, states);
   }
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t thread = 1; thread < threads; ++thread) merge(states_of(0) + row, states_of(thread)[row]);
