@@ -104,3 +104,37 @@ def test_zero_rows_are_not_divided_by_zero() -> None:
     case = make_case([2], 2, 1, 16, torch.float32, True)
     case.qkv.zero_()
     check(case, 1, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=name_of)
+def test_every_finite_value_survives_a_rotation_by_zero(dtype: torch.dtype) -> None:
+    values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    values = torch.where(values.isfinite(), values, 0).view(-1, 64)
+    tokens = len(values)
+    rows = torch.arange(tokens, dtype=torch.int32)
+    k_cache, v_cache = torch.zeros(2, 1, 1, tokens, 64, dtype=dtype).unbind()
+    q = refusion_ext.rope_append(
+        values.repeat(1, 3).contiguous(),
+        *(None, None, torch.ones(1, 32), torch.zeros(1, 32)),
+        *(torch.zeros_like(rows), rows, torch.tensor([0, tokens], dtype=torch.int32)),
+        *(k_cache, v_cache),
+    )
+    # Hardware rounding to bfloat16 takes subnormal results for zero.
+    tolerance = torch.finfo(dtype).smallest_normal if dtype == torch.bfloat16 else 0
+    for result in (q[:, 0], k_cache[0, 0], v_cache[0, 0]):
+        torch.testing.assert_close(result, values, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_nan_and_overflow_stay_in_their_place(dtype: torch.dtype) -> None:
+    case = make_case([2], 2, 1, 32, dtype, False)
+    case.cosine.fill_(0.75)
+    case.sine.fill_(0.75)
+    case.qkv[0, 3] = torch.nan
+    case.qkv[1, 40] = case.qkv[1, 56] = torch.finfo(dtype).max  # 1.5 times the greatest number in one place
+    caches, expected_caches = poisoned_caches(case, 1, 32), poisoned_caches(case, 1, 32)
+    q = refusion_ext.rope_append(*case, *caches)
+    expected = reference.rope_append(*case, *expected_caches)
+    assert torch.equal(q.isnan(), expected.isnan())
+    assert q.isinf().nonzero().tolist() == expected.isinf().nonzero().tolist() == [[1, 1, 24]]
+    assert torch.equal(caches[0].isnan(), expected_caches[0].isnan())
