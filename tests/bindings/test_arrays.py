@@ -295,11 +295,21 @@ def test_compact_rows_of_one_plane() -> None:
 
 
 @pytest.mark.parametrize("op", ["score_tokens", "score_hidden"])
-def test_suppressed_and_optional_scores(op: str) -> None:
-    """Ids for every row and the same ids row by row; entropy and margin left out."""
+def test_suppressed_row_by_row(op: str) -> None:
+    arguments = valid(op)
+    del arguments["out"], arguments["given"]
+    by_row = torch.stack([torch.arange(7).roll(-row)[:6] for row in range(3)]).int()  # leaves one id a row
+    got = call(op, arguments | {"suppressed": by_row})
+    assert got.token.tolist() == [6, 0, 1]
+    alone = [call(op, arguments | {"suppressed": ids}) for ids in by_row]
+    for row, scores in enumerate(alone):
+        assert [float(x[row]) for x in got] == [float(x[row]) for x in scores]
+
+
+@pytest.mark.parametrize("op", ["score_tokens", "score_hidden"])
+def test_entropy_and_margin_can_be_left_out(op: str) -> None:
     arguments = valid(op)
     expected = call(op, {n: x for n, x in arguments.items() if n != "out"})
-    arguments["suppressed"] = arguments["suppressed"].expand(3, 2).contiguous()
     arguments["out"] = arguments["out"]._replace(entropy=None, margin=None)
     got = call(op, arguments)
     assert got is arguments["out"]

@@ -358,8 +358,9 @@ def test_without_out_the_checks_are_the_same() -> None:
 
 def test_values_of_unused_entries_do_not_matter() -> None:
     arguments = valid("attend")
-    arguments["window_begin"][1], arguments["window_end"][1] = 2**31 - 1, -(2**31)
-    call("attend", arguments)
+    for begin, end in ((2**31 - 1, -(2**31)), (2**31 - 1, 2**31 - 1), (-(2**31), -(2**31))):
+        arguments["window_begin"][1], arguments["window_end"][1] = begin, end
+        call("attend", arguments)
     arguments = valid("compact_rows")
     arguments.update(sources=int32(15), source_offsets=int32(0, 0, 1), destination=int32(-5, 0))
     call("compact_rows", arguments)
