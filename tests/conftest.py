@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import refusion
 import torch
 from golden import CHECKPOINT
-
-import refusion
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cache import KVCache
     from .checkpoint import CheckpointError, load, save
-    from .exactness import check_exactness
     from .decoding import ARConfig, DecodeConfig, Event, MDMConfig, Result, Stats, generate, stream
+    from .exactness import check_exactness
     from .model import ModelConfig, Qwen3, UnsupportedModelError
     from .tokenizer import Tokenizer
 

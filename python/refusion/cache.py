@@ -97,7 +97,9 @@ class KVCache:
             if move is not None:
                 end = self.committed[sequence] + self.provisional[sequence]
                 if move.rows and move.rows[-1] >= end:
-                    raise ValueError(f"cache: row {move.rows[-1]} of sequence {sequence} is kept, but it has {end} rows")
+                    raise ValueError(
+                        f"cache: row {move.rows[-1]} of sequence {sequence} is kept, but it has {end} rows"
+                    )
                 if not 0 <= move.committed <= move.first + len(move.rows):
                     raise ValueError(f"cache: cannot commit {move.committed} of {move.first + len(move.rows)} rows")
                 if move.rows and move.rows[-1] != move.first + len(move.rows) - 1:  # else all stand where they belong

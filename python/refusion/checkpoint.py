@@ -163,7 +163,9 @@ def _open(directory: Path, stack: ExitStack) -> dict[str, Any]:
     return stored
 
 
-def _validate(parts: Mapping[str, list[tuple[str, tuple[int, ...]]]], stored: dict[str, Any], config: ModelConfig) -> None:
+def _validate(
+    parts: Mapping[str, list[tuple[str, tuple[int, ...]]]], stored: dict[str, Any], config: ModelConfig
+) -> None:
     expected = {source: shape for sources in parts.values() for source, shape in sources}
     for name, shape in expected.items():
         if name not in stored:
@@ -172,7 +174,9 @@ def _validate(parts: Mapping[str, list[tuple[str, tuple[int, ...]]]], stored: di
         if tuple(view.get_shape()) != shape:
             raise CheckpointError(f"checkpoint: tensor {name} has shape {view.get_shape()}, expected {list(shape)}")
         if not view.get_dtype().startswith(("F", "BF")):
-            raise CheckpointError(f"checkpoint: tensor {name} has type {view.get_dtype()}, expected a floating-point type")
+            raise CheckpointError(
+                f"checkpoint: tensor {name} has type {view.get_dtype()}, expected a floating-point type"
+            )
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     unexpected = sorted(set(stored) - set(expected) - tied)
     if unexpected:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Chunk:
-    """Tokens of sequence n stand at `sequence_offsets[n] : sequence_offsets[n + 1]`; all arrays on the model's device."""
+    """Tokens of sequence n stand at `sequence_offsets[n] : sequence_offsets[n + 1]`. All on the model's device."""
 
     input_ids: Tensor
-    """int64 [tokens]."""
+    """int32 or int64 [tokens]."""
     position_ids: Tensor
     """int32 [tokens]: original positions, which RoPE uses."""
     rows: Tensor

@@ -71,7 +71,9 @@ def deviation(model: Qwen3, cache: KVCache, sequence: int) -> float:
     class Recompute(DenseAttention):
         def __call__(self, layer: int, qkv: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
             heads = model.config.num_attention_heads, model.config.num_key_value_heads
-            _, k, v = qkv.unflatten(-1, (-1, model.config.head_dim)).transpose(1, 2).split((heads[0], *heads[1:] * 2), 1)
+            _, k, v = (
+                qkv.unflatten(-1, (-1, model.config.head_dim)).transpose(1, 2).split((heads[0], *heads[1:] * 2), 1)
+            )
             at = torch.tensor([place[id(row)] for row in committed])
             for fresh, kept in ((self._rotate(k, k_norm), cache.layers[layer][0]), (v, cache.layers[layer][1])):
                 difference = fresh[0, :, at].float() - kept[sequence, :, : len(committed)].float()

@@ -72,7 +72,7 @@ class ModelConfig:
         """
         if raw.get("model_type") != "qwen3":
             raise UnsupportedModelError(
-                f"config: model_type {raw.get('model_type')!r} is not supported, expected 'qwen3' (a ReFusion checkpoint)"
+                f"config: model_type {raw.get('model_type')!r} is not supported, ReFusion checkpoints have 'qwen3'"
             )
         if raw.get("hidden_act", "silu") != "silu":
             raise UnsupportedModelError(f"config: hidden_act must be 'silu', got {raw['hidden_act']!r}")

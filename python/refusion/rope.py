@@ -1,4 +1,4 @@
-"""Rotary position tables: plain, linearly scaled and YaRN (Peng et al., arXiv 2309.00071), as Hugging Face defines them."""
+"""Rotary tables as Hugging Face defines them: plain, linearly scaled and YaRN (Peng et al., arXiv 2309.00071)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Tokenizer:
     """A `tokenizers.Tokenizer` together with the chat template of its checkpoint."""
 
-    def __init__(self, core: tokenizers.Tokenizer, chat_template: str | None = None, special: Mapping[str, str] | None = None):
+    def __init__(
+        self, core: tokenizers.Tokenizer, chat_template: str | None = None, special: Mapping[str, str] | None = None
+    ):
         self.core = core
         self.chat_template = chat_template
         self._special = dict(special or {})

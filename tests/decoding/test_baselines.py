@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
-
 import refusion
+import torch
 from refusion.attention import DenseAttention
 
 PROMPT = list(b"def compare(self, a, b):\n")
@@ -41,7 +40,8 @@ def test_autoregressive_ends_at_eos(model: refusion.Qwen3) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"steps": 6}, {"threshold": 0.4}, {"threshold": 0.4, "block_size": 8}, {"steps": 7, "block_size": 7}]
+    "settings",
+    [{}, {"steps": 6}, {"threshold": 0.4}, {"threshold": 0.4, "block_size": 8}, {"steps": 7, "block_size": 7}],
 )
 def test_masked(model: refusion.Qwen3, settings: dict) -> None:
     length = 24
@@ -72,7 +72,9 @@ def test_masked(model: refusion.Qwen3, settings: dict) -> None:
 def test_masked_answer_ends_at_the_first_eos(model: refusion.Qwen3) -> None:
     free = refusion.generate(model, PROMPT, refusion.MDMConfig(max_new_tokens=24, threshold=0.4, eos_token_ids=()))
     end = free.tokens[10]
-    result = refusion.generate(model, PROMPT, refusion.MDMConfig(max_new_tokens=24, threshold=0.4, eos_token_ids=(end,)))
+    result = refusion.generate(
+        model, PROMPT, refusion.MDMConfig(max_new_tokens=24, threshold=0.4, eos_token_ids=(end,))
+    )
     assert result.tokens == free.tokens[: free.tokens.index(end) + 1]
 
 

@@ -6,9 +6,9 @@ import itertools
 import random
 
 import pytest
+import refusion
 from golden import CASES, SETTINGS, config_of
 
-import refusion
 
 def batches() -> list[list[dict]]:
     """Cases that share their settings, in shuffled batches of 2 to 9; every case is in at least one."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import refusion
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import refusion
 from refusion.decoding.slots import SlotDecoder
 
 MASK = 258
 THRESHOLDS = st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0, 2.0, -1.0])
 PROMPT = list(b"def compare(self, a, b):\n")
-some_prompt = st.sampled_from([PROMPT, PROMPT[:1], PROMPT[:4] + [MASK, MASK] + PROMPT[4:], PROMPT * 6])
+some_prompt = st.sampled_from([PROMPT, PROMPT[:1], [*PROMPT[:4], MASK, MASK, *PROMPT[4:]], PROMPT * 6])
 # Masks behind an empty prompt see nothing but masks: all slots tie exactly and rounding picks one, so two schedules may
 # differ. Everything else holds for it too.
 any_prompt = st.one_of(st.just([]), some_prompt)
@@ -82,7 +81,9 @@ def check(result: refusion.Result, config: refusion.DecodeConfig, model: refusio
 
 @relaxed
 @given(prompt=any_prompt, config=configs, which=st.sampled_from(["model", "noisy", "mask_lover"]))
-def test_invariants(prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest) -> None:
+def test_invariants(
+    prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest
+) -> None:
     model = request.getfixturevalue(which)
     result = refusion.generate(model, prompt, config)
     check(result, config, model)
@@ -91,7 +92,9 @@ def test_invariants(prompt: list[int], config: refusion.DecodeConfig, which: str
 
 @relaxed
 @given(prompt=some_prompt, config=configs)
-def test_lookahead_changes_nothing_but_the_forwards(model: refusion.Qwen3, prompt: list[int], config: refusion.DecodeConfig) -> None:
+def test_lookahead_changes_nothing_but_the_forwards(
+    model: refusion.Qwen3, prompt: list[int], config: refusion.DecodeConfig
+) -> None:
     without, with_ = (
         refusion.generate(model, prompt, dataclasses.replace(config, lookahead=mode)) for mode in ("off", "on")
     )
@@ -101,7 +104,9 @@ def test_lookahead_changes_nothing_but_the_forwards(model: refusion.Qwen3, promp
 
 @relaxed
 @given(some=st.lists(some_prompt, min_size=2, max_size=6), config=configs, size=st.integers(1, 4))
-def test_batch_equals_single(model: refusion.Qwen3, some: list[list[int]], config: refusion.DecodeConfig, size: int) -> None:
+def test_batch_equals_single(
+    model: refusion.Qwen3, some: list[list[int]], config: refusion.DecodeConfig, size: int
+) -> None:
     seeds = list(range(len(some)))
     together = refusion.generate(model, some, config, seeds=seeds, batch_size=size)
     alone = [refusion.generate(model, p, dataclasses.replace(config, seed=s)) for p, s in zip(some, seeds, strict=True)]
@@ -110,7 +115,9 @@ def test_batch_equals_single(model: refusion.Qwen3, some: list[list[int]], confi
 
 @relaxed
 @given(prompt=any_prompt, config=configs, which=st.sampled_from(["model", "noisy"]))
-def test_stream_tells_the_same(prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest) -> None:
+def test_stream_tells_the_same(
+    prompt: list[int], config: refusion.DecodeConfig, which: str, request: pytest.FixtureRequest
+) -> None:
     model = request.getfixturevalue(which)
     written: dict[int, int] = {}
     prefix: list[int] = []
@@ -146,7 +153,12 @@ def test_an_earlier_eos_withdraws_what_was_committed(noisy: refusion.Qwen3) -> N
     withdrawn = 0
     for end in range(256):
         config = refusion.DecodeConfig(
-            max_new_tokens=48, slot_size=4, slot_threshold=0.3, token_threshold=0.2, eos_token_ids=(end,), lookahead="off"
+            max_new_tokens=48,
+            slot_size=4,
+            slot_threshold=0.3,
+            token_threshold=0.2,
+            eos_token_ids=(end,),
+            lookahead="off",
         )
         *events, result = refusion.stream(noisy, PROMPT, config)
         if any(event.withdrawn for event in events):
@@ -157,7 +169,9 @@ def test_an_earlier_eos_withdraws_what_was_committed(noisy: refusion.Qwen3) -> N
 
 
 def test_thresholds_beyond_one_write_one_token_at_a_time(model: refusion.Qwen3) -> None:
-    config = refusion.DecodeConfig(max_new_tokens=16, slot_size=8, slot_threshold=2, token_threshold=2, eos_token_ids=())
+    config = refusion.DecodeConfig(
+        max_new_tokens=16, slot_size=8, slot_threshold=2, token_threshold=2, eos_token_ids=()
+    )
     result = refusion.generate(model, PROMPT, config)
     assert result.stats.phases == {"plan": 2, "verify": 2, "refine_draft": 14, "refine_verify": 14}
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import pytest
+import refusion
 import torch
 from golden import CASES, DATA, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
-
-import refusion
 from refusion.attention import CachedAttention, DenseAttention
 from refusion.cache import CacheOverflowError, KVCache, Retain
 from refusion.exactness import check_exactness, deviation
+from safetensors.torch import load_file
 
 GOLDEN = load_file(DATA / "logits.safetensors")
 SAMPLES = range(6)
 
 
 def sample(index: int) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
-    ids, positions, prefix, logits = (GOLDEN[f"{n}.{index}"] for n in ("input_ids", "position_ids", "prefix_len", "logits"))
+    ids, positions, prefix, logits = (
+        GOLDEN[f"{n}.{index}"] for n in ("input_ids", "position_ids", "prefix_len", "logits")
+    )
     return ids, positions, int(prefix), logits
 
 
 @torch.inference_mode()
-def run(model: refusion.Qwen3, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, sequence: int = 0) -> torch.Tensor:
+def run(
+    model: refusion.Qwen3, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, sequence: int = 0
+) -> torch.Tensor:
     return model(ids, CachedAttention(cache, cache.chunk(ids, positions, sequence)))
 
 

@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import refusion
 import torch
 from golden import CHECKPOINT
-from safetensors.torch import load_file, save_file
-
-import refusion
 from refusion.attention import DenseAttention
+from safetensors.torch import load_file, save_file
 
 TENSOR = "model.layers.1.self_attn.k_proj.weight"
 
@@ -72,7 +71,9 @@ def test_dtype_and_tied_embeddings(directory: Path) -> None:
 
 
 def test_attention_bias(directory: Path, tmp_path: Path) -> None:
-    config = refusion.ModelConfig.from_hugging_face(json.loads((directory / "config.json").read_text()) | {"attention_bias": True})
+    config = refusion.ModelConfig.from_hugging_face(
+        json.loads((directory / "config.json").read_text()) | {"attention_bias": True}
+    )
     model = refusion.Qwen3(config).initialise()
     torch.nn.init.normal_(model.layers[0].qkv_bias)
     refusion.save(model, tmp_path / "biased")
@@ -111,7 +112,7 @@ def test_misshapen_tensor(directory: Path, value: torch.Tensor, message: str) ->
 def test_unexpected_tensor(directory: Path) -> None:
     file = directory / "model.safetensors"
     save_file(load_file(file) | {"model.layers.2.mlp.down_proj.weight": torch.zeros(3)}, file)
-    with pytest.raises(refusion.CheckpointError, match="unexpected tensor model.layers.2"):
+    with pytest.raises(refusion.CheckpointError, match=r"unexpected tensor model\.layers\.2"):
         refusion.load(directory)
 
 

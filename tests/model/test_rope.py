@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
-
 from refusion.rope import RopeScaling, rope_tables
 
 
-def expected_angles(position: int, head_dim: int, theta: float, scaling: RopeScaling | None, longest: int) -> list[float]:
+def expected_angles(
+    position: int, head_dim: int, theta: float, scaling: RopeScaling | None, longest: int
+) -> list[float]:
     angles = []
     for i in range(head_dim // 2):
         frequency = theta ** (-2 * i / head_dim)

@@ -49,7 +49,9 @@ def measure(seconds: float = 1.0) -> Machine:
         torch=torch.__version__,
         read={size * MEBIBYTE: _read(size * MEBIBYTE, seconds) for size in (1, 4, 16, 512)},
         copy=_copy(256 * MEBIBYTE, seconds),
-        matrix={name: _matrix(dtype, seconds) for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))},
+        matrix={
+            name: _matrix(dtype, seconds) for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
+        },
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ class Case:
     name: str
     dtype: str
     ours: Call
-    alternatives: dict[str, Call]
+    alternatives: Mapping[str, Call]
     error: Callable[[], float]
     """Our error relative to that of the same-precision torch expression, both against float64; at most 2 is right."""
     read: int = 0
@@ -185,7 +186,9 @@ def attend_slots(config: ModelConfig, dtype: str, slots: int, slot_size: int, pr
     begin, end = index // slot_size * slot_size, index + 1
     row = torch.arange(keys)[None] - prefix
     visible = (row < 0) | ((row >= begin[:, None]) & (row < end[:, None]))
-    within = torch.cat((torch.ones(slot_size, prefix, dtype=torch.bool), torch.ones(slot_size, slot_size).tril().bool()), 1)
+    within = torch.cat(
+        (torch.ones(slot_size, prefix, dtype=torch.bool), torch.ones(slot_size, slot_size).tril().bool()), 1
+    )
 
     def repeated() -> Tensor:
         parts = []
@@ -193,7 +196,7 @@ def attend_slots(config: ModelConfig, dtype: str, slots: int, slot_size: int, pr
             own = cache[0, :, prefix:].view(kv_heads, slots, slot_size, head_dim).transpose(0, 1)
             parts.append(torch.cat((cache[:, :, :prefix].expand(slots, -1, -1, -1), own), 2))
         rows = q.view(slots, slot_size, heads, head_dim).transpose(1, 2)
-        return F.scaled_dot_product_attention(rows, *parts, attn_mask=within, enable_gqa=True)
+        return F.scaled_dot_product_attention(rows, parts[0], parts[1], attn_mask=within, enable_gqa=True)
 
     arguments = (q, k, v, torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([prefix], dtype=torch.int32))
     size = 2 * k.numel() * k.element_size()
@@ -243,16 +246,18 @@ def compact_rows(config: ModelConfig, dtype: str, rows: int) -> Case:
     )
 
 
-def _attend_call(arguments: tuple[Tensor, ...], begin: Tensor, end: Tensor) -> Call:
+def _attend_call(arguments: tuple[Any, ...], begin: Tensor, end: Tensor) -> Call:
     out = torch.empty_like(arguments[0])
-    return lambda: refusion_ext.attend(*arguments, begin, end, out=out)
+    q, k, v, offsets, committed = arguments
+    return lambda: refusion_ext.attend(q, k, v, offsets, committed, begin, end, out=out)
 
 
 def _attend_error(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, arguments: tuple[Tensor, ...], begin: Tensor, end: Tensor
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, arguments: Any, begin: Tensor, end: Tensor
 ) -> Callable[[], float]:
     def error() -> float:
-        found = refusion_ext.attend(*arguments, begin, end).transpose(0, 1)
+        offsets, committed = arguments[3:]
+        found = refusion_ext.attend(q, k, v, offsets, committed, begin, end).transpose(0, 1)
         same = next(iter(_sdpa(q, k, v, visible).values()))()
         exact = next(iter(_sdpa(q.double(), k.double(), v.double(), visible).values()))()
         return _relative(found, same[0], exact[0])
@@ -260,14 +265,14 @@ def _attend_error(
     return error
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> dict[str, Call]:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> dict[str, Callable[[], Tensor]]:
     """Ways to call torch for grouped heads and a mask; preparation that a model would do once is not timed."""
     rows = q.transpose(0, 1)[None]
     group = rows.shape[1] // k.shape[1]
     k_all, v_all = (x.repeat_interleave(group, 1) for x in (k, v))
     bias = torch.zeros(visible.shape, dtype=q.dtype).masked_fill(~visible, -math.inf)
     attention = F.scaled_dot_product_attention
-    calls: dict[str, Call] = {
+    calls: dict[str, Callable[[], Tensor]] = {
         "sdpa, grouped heads": lambda: attention(rows, k, v, attn_mask=visible, enable_gqa=True),
         "sdpa, repeated heads": lambda: attention(rows, k_all, v_all, attn_mask=visible),
         "sdpa, repeated heads, additive mask": lambda: attention(rows, k_all, v_all, attn_mask=bias),

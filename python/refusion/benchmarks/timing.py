@@ -19,7 +19,9 @@ class Timing:
     slowest: float
 
 
-def interleave(calls: Mapping[str, Call], seconds: float, min_rounds: int = 5, max_rounds: int = 400) -> dict[str, Timing]:
+def interleave(
+    calls: Mapping[str, Call], seconds: float, min_rounds: int = 5, max_rounds: int = 400
+) -> dict[str, Timing]:
     """Times each call once a round, in rotating order, until `seconds` have passed; one untimed round first.
 
     A call shorter than 50 microseconds is repeated within its turn, so that the clock's resolution does not count.

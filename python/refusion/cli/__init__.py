@@ -17,7 +17,9 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="refusion", description="Decode with ReFusion masked diffusion language models.")
+    parser = argparse.ArgumentParser(
+        prog="refusion", description="Decode with ReFusion masked diffusion language models."
+    )
     parser.add_argument("--version", action="version", version=f"refusion {_version()}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in COMMANDS.values():

@@ -20,15 +20,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "generate",
         help="complete a prompt",
-        description="Completes a prompt. The text goes to standard output as it becomes final, the statistics to standard "
-        "error.",
+        description="Completes a prompt: text to standard output as it becomes final, statistics to standard error.",
         epilog='Example: refusion generate "def to_json(self, path):"',
     )
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; '-' or nothing: read standard input")
     prompt.add_argument("--prompt-ids", metavar="IDS", help="token ids instead of text, separated by commas or spaces")
     chat = parser.add_mutually_exclusive_group()
-    chat.add_argument("--chat", action="store_true", default=None, help="use the chat template (default: when there is one)")
+    chat.add_argument(
+        "--chat", action="store_true", default=None, help="use the chat template (default: when there is one)"
+    )
     chat.add_argument("--no-chat", dest="chat", action="store_false", help="take the prompt as it is")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text and statistics")
     add_model(parser)
@@ -82,10 +83,8 @@ def _decode(model: Qwen3, tokenizer: Tokenizer, prompt_ids: list[int], config: S
 def _statistics(result: Result) -> str:
     stats = result.stats
     phases = ", ".join(f"{count} {phase}" for phase, count in stats.phases.items())
-    return (
-        f"{stats.tokens} tokens in {stats.forwards} forwards ({phases}): {stats.tokens_per_forward:.2f} tokens per forward, "
-        f"{stats.seconds:.3f} s, {stats.tokens_per_second:.0f} tokens per second"
-    )
+    rates = f"{stats.tokens_per_forward:.2f} tokens per forward, {stats.tokens_per_second:.0f} tokens per second"
+    return f"{stats.tokens} tokens in {stats.forwards} forwards ({phases}), {stats.seconds:.3f} s: {rates}"
 
 
 def _as_json(result: Result, text: str) -> dict[str, Any]:

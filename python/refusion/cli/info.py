@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     model = load(args.model, device=args.device, dtype=args.dtype)
     parameters = sum(p.numel() for p in model.parameters())
     sections: dict[str, dict[str, Any]] = {
-        "build": refusion_ext.info().as_dict(),
+        "build": dataclasses.asdict(refusion_ext.info()),
         "machine": {
             "processor": _processor(),
             "cores": len(os.sched_getaffinity(0)),
@@ -39,7 +40,11 @@ def run(args: argparse.Namespace) -> int:
             "path": str(args.model),
             "parameters": parameters,
             "dtype": str(model.dtype).removeprefix("torch."),
-            **{k: v for k, v in model.config.to_hugging_face().items() if k not in ("architectures", "use_sliding_window")},
+            **{
+                k: v
+                for k, v in model.config.to_hugging_face().items()
+                if k not in ("architectures", "use_sliding_window")
+            },
         },
     }
     if args.json:

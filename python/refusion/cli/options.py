@@ -15,7 +15,15 @@ DEFAULT_CHECKPOINT = BUNDLED / "python-bytes"
 # Options whose default is the checkpoint's generation_config.json, else that of the decoder's config class.
 _SAMPLING = ("max_new_tokens", "min_new_tokens", "temperature", "seed")
 _OF_DECODER = {
-    "refusion": ("slot_size", "block_size", "slot_threshold", "token_threshold", "slot_score", "semantics", "lookahead"),
+    "refusion": (
+        "slot_size",
+        "block_size",
+        "slot_threshold",
+        "token_threshold",
+        "slot_score",
+        "semantics",
+        "lookahead",
+    ),
     "ar": (),
     "mdm": ("block_size", "steps", "threshold"),
 }
@@ -24,7 +32,11 @@ _OF_DECODER = {
 def add_model(parser: argparse.ArgumentParser) -> None:
     """--model, --device, --dtype."""
     parser.add_argument(
-        "--model", type=Path, default=DEFAULT_CHECKPOINT, metavar="DIR", help="checkpoint directory (default: the bundled one)"
+        "--model",
+        type=Path,
+        default=DEFAULT_CHECKPOINT,
+        metavar="DIR",
+        help="checkpoint directory (default: the bundled one)",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
@@ -34,7 +46,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Every field of the decoder configs."""
-    group = parser.add_argument_group("decoding", "Defaults come from the checkpoint's generation_config.json where it has one.")
+    group = parser.add_argument_group(
+        "decoding", "Defaults come from the checkpoint's generation_config.json where it has one."
+    )
     group.add_argument("--decoder", choices=tuple(_OF_DECODER), default="refusion", help="(default: %(default)s)")
     group.add_argument("--max-new-tokens", type=int, metavar="N", help="length of the answer in tokens, at most (128)")
     group.add_argument("--min-new-tokens", type=int, metavar="N", help="no end of sequence before this many tokens (0)")
@@ -44,7 +58,9 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--slot-size", type=int, metavar="K", help="tokens a slot (8)")
     group.add_argument("--block-size", type=int, metavar="N", help="tokens of an outer block (the whole answer)")
     group.add_argument("--slot-threshold", type=float, metavar="P", help="write a slot above this confidence (0.9)")
-    group.add_argument("--token-threshold", type=float, metavar="P", help="keep a drafted token above this probability (0.9)")
+    group.add_argument(
+        "--token-threshold", type=float, metavar="P", help="keep a drafted token above this probability (0.9)"
+    )
     group.add_argument(
         "--slot-score", choices=("first", "mean", "minimum", "entropy", "margin"), help="confidence of a slot (first)"
     )
@@ -53,7 +69,9 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--lookahead", choices=("auto", "on", "off"), help="plan while verifying: same tokens (auto)")
     group.add_argument("--steps", type=int, metavar="N", help="mdm: forwards for the whole answer (one a token)")
-    group.add_argument("--threshold", type=float, metavar="P", help="mdm: write every token above this probability instead")
+    group.add_argument(
+        "--threshold", type=float, metavar="P", help="mdm: write every token above this probability instead"
+    )
 
 
 def decode_config(args: argparse.Namespace, recommended: dict[str, Any]) -> SamplingConfig:

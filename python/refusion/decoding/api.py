@@ -87,7 +87,7 @@ def stream(
     seeds: Sequence[int] | None = None,
     batch_size: int = 32,
 ) -> Iterator[Event | Result]:
-    """Like `generate`, but yields an `Event` for every commit as it happens, and each sequence's `Result` at its end."""
+    """`generate` that yields an `Event` for every commit as it happens, and each sequence's `Result` at its end."""
     prompts, _ = _prompts(prompt_ids)
     engine, decoders = prepare(model, prompts, _config(config, decoder), seeds=seeds, batch_size=batch_size)
     for item in engine.run(decoders):

@@ -21,7 +21,7 @@ class ARDecoder:
         self.stats = Stats(prompt_tokens=len(prompt))
         self.capacity = len(self.prompt) + config.max_new_tokens
 
-    def run(self) -> Steps:
+    def run(self) -> Steps[None]:
         rows = 0
         unread = self.prompt
         retain = Retain(0, [], 0)

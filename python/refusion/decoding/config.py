@@ -81,8 +81,8 @@ class DecodeConfig(SamplingConfig):
             raise ValueError("semantics 'reference' decodes greedily with slot_score 'first' and no min_new_tokens")
         if self.block_size is not None and (self.block_size % self.slot_size or self.answer_length % self.block_size):
             raise ValueError(
-                f"semantics 'reference' needs a block_size that is a multiple of slot_size {self.slot_size} and divides "
-                f"the padded length {self.answer_length}, got {self.block_size}"
+                f"semantics 'reference' needs a block_size that is a multiple of slot_size {self.slot_size} and "
+                f"divides the padded length {self.answer_length}, got {self.block_size}"
             )
 
     @property

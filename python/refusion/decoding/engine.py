@@ -32,7 +32,7 @@ class Run:
     """Which prompt."""
     seed: int
     decoder: Decoder
-    steps: Steps
+    steps: Steps[None]
     work: Forward | Score
     began: float
     offset: int = 0
@@ -143,7 +143,8 @@ class Engine:
         offsets[self.cache.sequences] = at
         device = self.cache.device
         tokens, per_sequence = (torch.from_numpy(x).to(device) for x in (self._host[:, :at], self._sequences))
-        chunk = Chunk(*tokens, per_sequence[0], per_sequence[1, :-1])
+        ids, places, into, first, last = tokens
+        chunk = Chunk(ids, places, into, first, last, per_sequence[0], per_sequence[1, :-1])
         for sequence, work in forwards.items():
             offset = active[sequence].offset
             self.cache.record(sequence, chunk, slice(offset, offset + len(work.tokens)))

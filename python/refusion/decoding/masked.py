@@ -1,4 +1,4 @@
-"""Masked diffusion decoding of one sequence (LLaDA, arXiv 2502.09992): bidirectional, the whole sequence in every forward."""
+"""Masked diffusion decoding of one sequence (LLaDA, arXiv 2502.09992): bidirectional, all of it in every forward."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from .work import Forward, Score, Steps
 
 
 class MaskedDecoder:
-    """Writes the most confident masked positions of each block; the others are masked again (low-confidence remasking)."""
+    """Writes the most confident positions of each block and masks the others again (low-confidence remasking)."""
 
-    def __init__(self, prompt: Sequence[int], config: MDMConfig, mask_token_id: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, prompt: Sequence[int], config: MDMConfig, mask_token_id: int, eos_token_ids: frozenset[int]
+    ) -> None:
         self.config = config
         self.mask = mask_token_id
         self.prompt = list(prompt)
@@ -23,7 +25,7 @@ class MaskedDecoder:
         self.stats = Stats(prompt_tokens=len(prompt))
         self.capacity = len(self.prompt) + config.max_new_tokens
 
-    def run(self) -> Steps:
+    def run(self) -> Steps[None]:
         length = len(self.answer.tokens)
         block = min(self.config.block_size or length, length)
         step = 0

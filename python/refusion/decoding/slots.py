@@ -1,4 +1,4 @@
-"""ReFusion decoding of one sequence (arXiv 2512.13586, section 3; DESIGN in docs/architecture.md): plan, verify, refine, commit."""
+"""ReFusion decoding of one sequence: plan, verify, refine, commit (arXiv 2512.13586, docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SlotDecoder:
         self.ahead: Plan | None = None
         self.verified, self.verified_whole = 1, 1  # verifies so far, and those in which all drafts were accepted
 
-    def run(self) -> Steps:
+    def run(self) -> Steps[None]:
         unread = yield from self._prefill()
         for begin in range(0, self.config.answer_length, self.config.block_length):
             if self.ended:
@@ -96,7 +96,7 @@ class SlotDecoder:
 
     # ---- the phases
 
-    def _prefill(self) -> Steps:
+    def _prefill(self) -> Steps[list[int]]:
         """Reads all but the last part of a long prompt; returns what is left for the first plan."""
         unread = self.prompt
         while len(unread) > PREFILL_TOKENS:
@@ -106,7 +106,7 @@ class SlotDecoder:
             self._commit_prompt(len(part))
         return unread
 
-    def _plan(self, unread: list[int]) -> Steps:
+    def _plan(self, unread: list[int]) -> Steps[list[Draft]]:
         """Drafts the slots that are safe to write now."""
         plan, self.ahead = self.ahead, None
         if plan is None:
@@ -125,8 +125,8 @@ class SlotDecoder:
             if index in chosen:
                 at = offset if self._scores_all else index
                 count = slot.length if self._scores_all else 1
-                tokens, probabilities = plan.scores.token[at : at + count], plan.scores.probability[at : at + count]
-                drafts.append(Draft(slot, tokens.tolist(), probabilities.tolist()))
+                first = slice(at, at + count)
+                drafts.append(Draft(slot, plan.scores.token[first].tolist(), plan.scores.probability[first].tolist()))
                 if scored:
                     rest.rows.extend(range(plan.row + offset + 1, plan.row + offset + slot.length))
                     rest.positions.extend(range(slot.start + 1, slot.start + slot.length))
@@ -139,7 +139,7 @@ class SlotDecoder:
                 draft.probabilities += [0.0] * len(taken)  # until verified
         return drafts
 
-    def _verify(self, drafts: list[Draft]) -> Steps:
+    def _verify(self, drafts: list[Draft]) -> Steps[None]:
         """Checks the drafts in one causal forward; commits the whole slots, or refines when there are none."""
         tokens, positions, score = self._given(drafts)
         given = len(score.rows)
@@ -160,20 +160,22 @@ class SlotDecoder:
         for draft, end in zip(drafts, eos, strict=True):
             if 0 <= end < run - length:
                 draft.truncate(end + 1)
-                return self._commit_verified(drafts[: whole + 1])
+                self._commit_verified(drafts[: whole + 1])
+                return
             if len(draft.tokens) > run - length:
                 break
             whole, length = whole + 1, length + len(draft.tokens)
         self.verified += 1
         self.verified_whole += whole == len(drafts)
         if whole == 0:
-            return (yield from self._refine(drafts))
+            yield from self._refine(drafts)
+            return
         if whole == len(drafts) and next_slots:
             ahead = Scores(*(getattr(scores, name)[given:] for name in Scores.__slots__))
             self.ahead = Plan(next_slots, len(tokens), ahead, self.round)
-        return self._commit_verified(drafts[:whole])
+        self._commit_verified(drafts[:whole])
 
-    def _refine(self, drafts: list[Draft]) -> Steps:
+    def _refine(self, drafts: list[Draft]) -> Steps[None]:
         """Infills the drafted slots in parallel, each blind to the others, until every one is complete."""
         rows: dict[int, list[int]] = {}  # slot start -> provisional rows of its last verify, in order of completion
         chosen, first_round = [draft.slot for draft in drafts], True
@@ -194,7 +196,7 @@ class SlotDecoder:
                 if draft.complete or any(t in self.answer.eos_token_ids for t in draft.tokens[: draft.accepted]):
                     rows[draft.slot.start] = list(range(held + at, held + at + len(draft.tokens)))
             first_round = False
-        provisional = []
+        provisional: list[tuple[int, int]] = []
         for start, kept in rows.items():
             draft = next(d for d in drafts if d.slot.start == start)
             provisional.extend((row, position) for row, position in zip(kept, draft.positions, strict=False))
@@ -202,7 +204,7 @@ class SlotDecoder:
         self._commit([row for row, _ in provisional], [position for _, position in provisional], drafts)
         self._leave_remaining(chosen, eos_row)
 
-    def _redraft(self, drafts: list[Draft], rows: dict[int, list[int]]) -> Steps:
+    def _redraft(self, drafts: list[Draft], rows: dict[int, list[int]]) -> Steps[None]:
         """Every token that is not accepted becomes the choice at its own masked position."""
         if not drafts:
             return
@@ -246,7 +248,7 @@ class SlotDecoder:
         return set(selection.chosen[: selection.counts[0]].tolist())
 
     def _accept(self, drafts: list[Draft], probability: np.ndarray) -> tuple[int, list[int]]:
-        """Updates `accepted`; returns the accepted run over all drafts, and per draft the index of an accepted EOS or -1."""
+        """Updates `accepted`; returns the accepted run over all drafts, and each one's accepted EOS or -1."""
         at = 0
         for draft in drafts:
             count = len(draft.tokens) - 1
@@ -291,7 +293,7 @@ class SlotDecoder:
         self.remaining = [slot for slot in self.remaining if slot not in written and slot.start < end]
 
     def _commit(self, provisional: list[int], row_positions: list[int], drafts: list[Draft]) -> None:
-        """Writes the drafts' tokens; their provisional rows become committed ones. In strict mode an EOS withdraws what follows."""
+        """Writes the drafts' tokens and commits their provisional rows; in strict mode EOS withdraws what follows."""
         rows = [self.committed + row for row in provisional]
         first = self.committed
         self.row_positions += row_positions

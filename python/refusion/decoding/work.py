@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,9 @@ class Scores:
     margin: NDArray[np.float32]
 
 
-Steps = Generator[Forward | Score, Scores, None]
+T = TypeVar("T")
+Steps = Generator[Forward | Score, Scores, T]
+"""Work yielded, scores received, and what the phase hands to the next one."""
 
 
 class Decoder(Protocol):
@@ -71,7 +73,7 @@ class Decoder(Protocol):
     capacity: int
     """Cache rows needed at most."""
 
-    def run(self) -> Steps: ...
+    def run(self) -> Steps[None]: ...
 
 
 @dataclass(slots=True)
