@@ -2,8 +2,8 @@
 
 Arrays are torch tensors, numpy or JAX arrays, or anything else that speaks DLPack; all of a call lie on one device.
 Results are allocated in the framework of the first array unless `out` is given. JAX arrays cannot be written, so they
-are no `out` and no cache; where JAX has no int64, numpy arrays do for token ids. Nothing is copied and nothing waits for
-a device; on the CPU the calling thread runs the kernel without the GIL.
+are no `out` and no cache; where JAX has no int64, numpy arrays do for token ids. Nothing is copied and nothing waits
+for a device; on the CPU the calling thread runs the kernel without the GIL.
 
 Wrong arguments raise before anything is written: `TypeError` for what is no usable array or has the wrong dtype (also:
 read-only where written, requires grad while grad mode is on), `ValueError` for shapes, strides, devices, overlapping
