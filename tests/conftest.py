@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import refusion
 import torch
+
+import refusion
 from golden import CHECKPOINT
 
 

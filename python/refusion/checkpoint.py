@@ -30,7 +30,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: str | t
 
     Args:
         path: directory with `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`).
-        device: where the weights go.
+        device: where the weights go: 'cpu', 'cuda', 'cuda:1' or a torch device.
         dtype: 'float32', 'bfloat16', 'float16' or a torch dtype; None keeps the type of the stored embedding.
 
     Every tensor's presence, shape and type are checked before any is read; files are memory-mapped.
@@ -38,7 +38,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: str | t
     """
     directory = Path(path)
     config = read_config(directory)
-    wanted = _dtype(dtype)
+    wanted, device = _dtype(dtype), _device(device)
     with ExitStack() as stack:
         stored = _open(directory, stack)
         parts = _parts(config)
@@ -201,6 +201,16 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: expected a JSON object")
     return raw
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device {device!r} is not known, expected 'cpu' or 'cuda'") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device '{found}': torch {torch.__version__} finds no usable CUDA device here")
+    return found
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:

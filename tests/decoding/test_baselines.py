@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import refusion
 import torch
+
+import refusion
 from refusion.attention import DenseAttention
 
 PROMPT = list(b"def compare(self, a, b):\n")

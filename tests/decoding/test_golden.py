@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+
 import refusion
 from golden import CASES, SETTINGS, config_of
 

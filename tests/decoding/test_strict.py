@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import refusion
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import refusion
 from refusion.decoding.slots import SlotDecoder
 
 MASK = 258

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-import refusion
 import torch
-from golden import CASES, DATA, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+import refusion
+from golden import CASES, DATA, config_of
 from refusion.attention import CachedAttention, DenseAttention
 from refusion.cache import CacheOverflowError, KVCache, Retain
 from refusion.exactness import check_exactness, deviation
-from safetensors.torch import load_file
 
 GOLDEN = load_file(DATA / "logits.safetensors")
 SAMPLES = range(6)

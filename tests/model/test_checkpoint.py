@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import refusion
 import torch
+from safetensors.torch import load_file, save_file
+
+import refusion
 from golden import CHECKPOINT
 from refusion.attention import DenseAttention
-from safetensors.torch import load_file, save_file
 
 TENSOR = "model.layers.1.self_attn.k_proj.weight"
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from refusion.rope import RopeScaling, rope_tables
 
 

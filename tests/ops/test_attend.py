@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
-from ops.cases import DTYPES, assert_as_good, name_of
 from torch import Tensor
 
 import refusion_ext
+from ops.cases import DTYPES, assert_as_good, name_of
 from refusion_ext import reference
 
 

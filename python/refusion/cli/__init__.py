@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 COMMANDS = {
     "generate": "refusion.cli.generate",
+    "bench": "refusion.cli.bench",
     "info": "refusion.cli.info",
 }
 

@@ -1,0 +1,149 @@
+"""The decode suite: whole decodes with one model's weights, interleaved.
+
+Two kinds. With a checkpoint the answers are real, so acceptance is what the model earns. With random weights at real
+shapes the answers are noise, so acceptance is drawn: every draft is kept with a given probability, which shows what the
+schedule costs and saves at that rate whatever the model.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from refusion.decoding import ARConfig, DecodeConfig, MDMConfig, Result
+from refusion.decoding.api import prepare
+from refusion.decoding.config import SamplingConfig
+from refusion.decoding.slots import Draft, Plan, SlotDecoder
+from refusion.model import ModelConfig, Qwen3
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    config: SamplingConfig
+    acceptance: float | None = None
+    """Share of drafts that are kept, drawn; None: the model decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTiming:
+    name: str
+    seconds: float
+    """Median over rounds, of all prompts together."""
+    tokens: int
+    """Returned, prompts not counted, up to and including EOS."""
+    forwards: int
+
+    def line(self, baseline: DecodeTiming) -> str:
+        rate, other = self.tokens / self.seconds, baseline.tokens / baseline.seconds
+        return (
+            f"| {self.name} | {self.tokens} | {self.forwards} | {self.tokens / self.forwards:.2f} "
+            f"| {self.seconds:.3f} | {rate:.0f} | {rate / other:.2f} |"
+        )
+
+
+HEADER = (
+    "| decoder | tokens | forwards | tokens per forward | seconds | tokens per second | against the first |\n"
+    "|---|---:|---:|---:|---:|---:|---:|"
+)
+
+
+class DrawnAcceptance(SlotDecoder):
+    """Chooses `slots` slots a round and keeps each draft with probability `rate`, whatever the model says."""
+
+    rate = 1.0
+    slots = 4
+
+    def _select(self, plan: Plan) -> set[int]:
+        return set(range(min(self.slots, len(plan.slots))))
+
+    def _accept(self, drafts: list[Draft], probability: np.ndarray) -> tuple[int, list[int]]:
+        chance = random.Random(f"{self.round} {drafts[0].slot.start} {drafts[0].accepted}")
+        drawn = np.array([float(chance.random() < self.rate) for _ in probability], np.float32)
+        return super()._accept(drafts, drawn)
+
+
+def real_settings(max_new_tokens: int) -> list[Setting]:
+    """ReFusion, autoregressive and masked diffusion decoding of one checkpoint."""
+    length: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos_token_ids": ()}
+    slots: dict[str, Any] = {**length, "block_size": 32, "slot_threshold": 0.6, "token_threshold": 0.3}
+    return [
+        Setting("autoregressive, cached", ARConfig(**length)),
+        Setting("masked diffusion, one token a forward", MDMConfig(**length)),
+        Setting("masked diffusion, threshold 0.9", MDMConfig(threshold=0.9, **length)),
+        Setting("ReFusion, look-ahead off", DecodeConfig(lookahead="off", **slots)),
+        Setting("ReFusion, look-ahead on", DecodeConfig(lookahead="on", **slots)),
+        Setting("ReFusion, look-ahead auto", DecodeConfig(lookahead="auto", **slots)),
+    ]
+
+
+def drawn_settings(max_new_tokens: int, rate: float) -> list[Setting]:
+    """The same at a drawn acceptance; masked diffusion writes as many tokens a forward as the slots would."""
+    length: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos_token_ids": ()}
+    slots: dict[str, Any] = {**length, "slot_size": 8, "block_size": 64, "token_threshold": 0.5}
+    return [
+        Setting("autoregressive, cached", ARConfig(**length)),
+        Setting("masked diffusion, 4 tokens a forward", MDMConfig(steps=-(-max_new_tokens // 4), **length)),
+        *(
+            Setting(f"ReFusion, look-ahead {mode}, acceptance {rate:.0%}", DecodeConfig(lookahead=mode, **slots), rate)
+            for mode in ("off", "on", "auto")
+        ),
+    ]
+
+
+def random_model(config: ModelConfig, dtype: torch.dtype) -> Qwen3:
+    """Weights at the model's shapes that keep activations in range; the answers are noise."""
+    with torch.device("meta"):
+        model = Qwen3(config)
+    model = model.to_empty(device="cpu").to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.copy_(torch.empty(parameter.shape, dtype=dtype).uniform_(-0.03, 0.03))
+    return model.requires_grad_(False)
+
+
+def run(
+    model: Qwen3, prompts: Sequence[list[int]], settings: Sequence[Setting], rounds: int, show: Callable[[str], None]
+) -> list[DecodeTiming]:
+    """Decodes all prompts with every setting, one setting after the other, `rounds` times."""
+    seconds: dict[str, list[float]] = {setting.name: [] for setting in settings}
+    results: dict[str, list[Result]] = {}
+    for turn in range(rounds + 1):  # the first one warms up
+        for setting in settings:
+            show(f"{setting.name}, round {turn}")
+            began = time.perf_counter()
+            results[setting.name] = _decode(model, prompts, setting)
+            if turn:
+                seconds[setting.name].append(time.perf_counter() - began)
+    return [
+        DecodeTiming(
+            name,
+            statistics.median(seconds[name]),
+            sum(len(r.tokens) for r in found),
+            sum(r.stats.forwards for r in found),
+        )
+        for name, found in results.items()
+    ]
+
+
+def _decode(model: Qwen3, prompts: Sequence[list[int]], setting: Setting) -> list[Result]:
+    results = []
+    for prompt in prompts:
+        engine, decoders = prepare(model, [prompt], setting.config)
+        if setting.acceptance is not None:
+            assert isinstance(setting.config, DecodeConfig)
+            decoder = DrawnAcceptance(prompt, setting.config, model.config.mask_token_id, frozenset(), engine.cost)
+            decoder.rate = setting.acceptance
+            decoders = [(0, 0, decoder)]
+        results += [item[1] for item in engine.run(decoders) if isinstance(item, tuple)]
+    return results
