@@ -37,7 +37,7 @@ class Measured:
         return self.fastest[1].median / self.ours.median
 
     def floor(self, machine: Machine) -> float:
-        """Seconds below which no implementation can go: bytes at measured bandwidth, or FLOPs at torch's matrix peak."""
+        """Seconds that no implementation can beat: bytes at measured bandwidth, or FLOPs at the matrix peak of torch."""
         bandwidth = machine.copy if self.written else machine.read_bandwidth(self.memory)
         return max((self.read + self.written) / bandwidth, self.flops / machine.matrix[self.dtype])
 
