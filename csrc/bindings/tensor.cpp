@@ -16,14 +16,15 @@ struct KnownType {
   PyTypeObject* type;
   const ExchangeApi* api;
   const char* read_only;
+  bool torch;  // its arrays may require grad or be negated views
 };
 constexpr int kKnownTypes = 16;
 KnownType known_types[kKnownTypes];
 int known_count = 0;
 
 KnownType inspect(PyTypeObject* type) {
-  KnownType known{type, nullptr, nullptr};
   const py::handle object(reinterpret_cast<PyObject*>(type));
+  KnownType known{type, nullptr, nullptr, py::hasattr(object, "requires_grad")};
   const py::object capsule = py::getattr(object, "__dlpack_c_exchange_api__", py::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
     known.api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -79,6 +80,22 @@ const char* torch_problem(PyObject* object) {
   return nullptr;
 }
 
+py::object export_capsule(const py::object& source) {
+  const py::object exporter = source.attr("__dlpack__");
+  try {
+    return exporter(py::arg("max_version") = py::make_tuple(dlpack::kMajor, dlpack::kMinor));
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    return exporter();  // from before version 1: knows no max_version
+  }
+}
+
+// numpy holds bfloat16 (of ml_dtypes), but does not export it.
+bool is_numpy_bfloat16(py::handle object) {
+  return !std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") &&
+         py::str(object.attr("dtype")).cast<std::string>() == "bfloat16";
+}
+
 std::string exporter_said(const py::error_already_set& error) {
   return "cannot be read through DLPack: " + py::str(error.value()).cast<std::string>();
 }
@@ -103,7 +120,7 @@ void Tensor::load(py::handle object) {
   api = known.api;
   read_only = known.read_only;
   try {
-    if (api == nullptr) return load_capsule(object);
+    if (api == nullptr) return load_capsule(object, known.torch);
     dlpack::DLTensor tensor;
     if (api->tensor_from_object(object.ptr(), &tensor) != 0) throw py::error_already_set();
     take(tensor);
@@ -111,33 +128,31 @@ void Tensor::load(py::handle object) {
     problem = exporter_said(error);
     return;
   }
-  if (dtype.code != dlpack::code_int)  // integers neither require grad nor are negated lazily
+  if (known.torch && dtype.code != dlpack::code_int)  // integers neither require grad nor are negated lazily
     if (const char* unusable = torch_problem(object.ptr())) problem = unusable;
 }
 
-void Tensor::load_capsule(py::handle object) {
+void Tensor::load_capsule(py::handle object, bool torch) {
   if (!py::hasattr(object, "__dlpack__")) {
     problem = "must be an array that speaks DLPack, got " + std::string(Py_TYPE(object.ptr())->tp_name);
     return;
   }
-  py::object source = py::reinterpret_borrow<py::object>(object);
-  if (py::hasattr(object, "requires_grad")) {
+  auto source = py::reinterpret_borrow<py::object>(object);
+  if (torch) {
     if (const char* unusable = torch_problem(object.ptr())) {
       problem = unusable;
       return;
     }
     if (requires_grad(object.ptr())) source = object.attr("detach")();  // torch exports no others, in any mode
   }
-  // numpy holds bfloat16 (of ml_dtypes), but does not export it.
-  const bool numpy_bfloat = !std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") &&
-                            py::str(object.attr("dtype")).cast<std::string>() == "bfloat16";
-  if (numpy_bfloat) source = object.attr("view")("uint16");
   py::object capsule;
+  bool bits_of_bfloat16 = false;
   try {
-    capsule = source.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(dlpack::kMajor, dlpack::kMinor));
-  } catch (const py::error_already_set& error) {
-    if (!error.matches(PyExc_TypeError)) throw;
-    capsule = source.attr("__dlpack__")();  // an exporter from before version 1 knows no max_version
+    capsule = export_capsule(source);
+  } catch (const py::error_already_set&) {
+    if (!is_numpy_bfloat16(object)) throw;
+    bits_of_bfloat16 = true;
+    capsule = export_capsule(object.attr("view")("uint16"));
   }
   // Renaming a capsule makes its content the consumer's to delete: DLPack's rule.
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
@@ -156,7 +171,7 @@ void Tensor::load_capsule(py::handle object) {
   } else {
     problem = "returned no DLPack capsule from __dlpack__";
   }
-  if (numpy_bfloat) dtype.code = dlpack::code_bfloat;
+  if (bits_of_bfloat16) dtype.code = dlpack::code_bfloat;
 }
 
 void Tensor::take(const dlpack::DLTensor& tensor) {

@@ -46,7 +46,7 @@ class Tensor {
 
  private:
   void take(const dlpack::DLTensor& tensor);
-  void load_capsule(pybind11::handle object);
+  void load_capsule(pybind11::handle object, bool torch);
 
   // Content of a capsule that is ours to delete; at most one is set.
   dlpack::Managed* managed_ = nullptr;
