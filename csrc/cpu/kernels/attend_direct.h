@@ -83,7 +83,8 @@ void direct_keys(const Work& work, const T* k, const T* v, const float (*q)[256 
       }
       state.most[r] = most;
       state.sum[r] = state.sum[r] * keep[0] + reduce_add(sum);
-      for (int64_t d = 0; d < head_dim; d += kLanes) store(state.out[r] + d, load(state.out[r] + d) * broadcast(keep[0]));
+      for (int64_t d = 0; d < head_dim; d += kLanes)
+        store(state.out[r] + d, load(state.out[r] + d) * broadcast(keep[0]));
     }
     int64_t d = direct_values<T, R, C>(v + key * v_row, v_row, count, head_dim, 0, scores, state.out);
     d = direct_values<T, R, 1>(v + key * v_row, v_row, count, head_dim, d, scores, state.out);

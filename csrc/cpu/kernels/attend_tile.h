@@ -1,8 +1,8 @@
 // Vector pieces of attend: products of a key block with a tile of queries, and the softmax in between.
 //
-// A tile is up to 2 * kLanes query rows (token and grouped head), one per vector lane. Scores are taken as S^T = K Q^T and
-// outputs as O^T = V^T P^T: keys and values are then the scalar operand and are read as they lie in the cache, softmax
-// runs down the rows without any horizontal step, and only the queries are transposed, once.
+// A tile is up to 2 * kLanes query rows (token and grouped head), one per vector lane. Scores are taken as S^T = K Q^T
+// and outputs as O^T = V^T P^T: keys and values are then the scalar operand and are read as they lie in the cache,
+// softmax runs down the rows without any horizontal step, and only the queries are transposed, once.
 #pragma once
 #include "cpu/simd.h"
 
@@ -21,6 +21,7 @@ constexpr int kRows = 4;
 
 // float32 operands, one dimension (or key) a step.
 struct Singles {
+  struct Setup {};  // what a thread needs while it computes
   using Element = float;
   static constexpr int kWidth = 1;
   static Floats add(Floats sum, float a, const float* b) { return fma(broadcast(a), load(b), sum); }
@@ -29,6 +30,7 @@ struct Singles {
 #if defined(__AVX512BF16__)
 // bfloat16 operands, two dimensions (or keys) a step: twice the products for the same instructions.
 struct Pairs {
+  struct Setup {};
   typedef uint32_t Element __attribute__((may_alias, aligned(2)));
   static constexpr int kWidth = 2;
   static Floats add(Floats sum, uint32_t a, const Element* b) {
@@ -46,7 +48,8 @@ inline void multiply(const typename Kind::Element* a, int64_t a_row, int64_t a_s
     for (int v = 0; v < V; ++v) sum[r][v] = keep ? load(c + r * kTile + v * kLanes) * keep[v] : broadcast(0.0f);
   for (int64_t s = 0; s < steps; ++s)
     for (int r = 0; r < R; ++r)
-      for (int v = 0; v < V; ++v) sum[r][v] = Kind::add(sum[r][v], a[r * a_row + s * a_step], b + s * kTile + v * kLanes);
+      for (int v = 0; v < V; ++v)
+        sum[r][v] = Kind::add(sum[r][v], a[r * a_row + s * a_step], b + s * kTile + v * kLanes);
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) store(c + r * kTile + v * kLanes, sum[r][v]);
 }
@@ -55,7 +58,8 @@ template <class Kind, int V>
 inline void multiply_rows(int64_t rows, const typename Kind::Element* a, int64_t a_row, int64_t a_step,
                           const typename Kind::Element* b, int64_t steps, float* c, const Floats* keep) {
   int64_t r = 0;
-  for (; r + kRows <= rows; r += kRows) multiply<Kind, kRows, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep);
+  for (; r + kRows <= rows; r += kRows)
+    multiply<Kind, kRows, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep);
   if constexpr (kRows == 8)
     if (r + 4 <= rows) multiply<Kind, 4, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep), r += 4;
   if (r + 2 <= rows) multiply<Kind, 2, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep), r += 2;
@@ -93,7 +97,8 @@ inline Floats weight(Floats t) {
 inline Floats sum_lanes(const Floats (&x)[kLanes]) {
 #if defined(__AVX512F__)
   Floats y[8], z[4];
-  for (int i = 0; i < 8; ++i) y[i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < 8; ++i)
+    y[i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
   for (int i = 0; i < 4; ++i) {
     const __m512d a = _mm512_castps_pd(y[2 * i]), b = _mm512_castps_pd(y[2 * i + 1]);
     z[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));

@@ -34,7 +34,9 @@ struct Partial {
   float* out;
 
   // The state of tile t of a task over tasks of kTaskRows rows.
-  Partial tile(int64_t t, int64_t head_dim) const { return {most + t * kTile, sum + t * kTile, out + t * kTile * head_dim}; }
+  Partial tile(int64_t t, int64_t head_dim) const {
+    return {most + t * kTile, sum + t * kTile, out + t * kTile * head_dim};
+  }
 };
 
 constexpr int64_t kTaskRows = 8 * kTile;  // query rows of a task: their state stays in the second-level cache
@@ -53,12 +55,15 @@ struct Work {
     return static_cast<const T*>(base) + task.sequence * strides.sequence + task.head * strides.head;
   }
 
-  int64_t token(const Task& task, int64_t row) const { return op.sequence_offsets[task.sequence] + (task.first + row) / group; }
+  int64_t token(const Task& task, int64_t row) const {
+    return op.sequence_offsets[task.sequence] + (task.first + row) / group;
+  }
   int64_t query_head(const Task& task, int64_t row) const { return task.head * group + (task.first + row) % group; }
 
   template <class T>
   const T* query(const Task& task, int64_t row) const {
-    return static_cast<const T*>(op.q) + token(task, row) * op.q_token_stride + query_head(task, row) * op.q_head_stride;
+    const int64_t offset = token(task, row) * op.q_token_stride + query_head(task, row) * op.q_head_stride;
+    return static_cast<const T*>(op.q) + offset;
   }
 
   template <class T>

@@ -1,0 +1,18 @@
+#include "cpu/kernels/attend_run.h"
+#include "tile_products.h"
+
+namespace refusion::cpu {
+
+namespace avx512 {
+void attend(const Attend&);
+}
+
+namespace amx {
+
+void attend(const Attend& op) {
+  if (op.dtype == DType::bfloat16 && op.head_dim % 32 == 0) attend_typed<BFloat16, Tiles>(op);
+  else avx512::attend(op);
+}
+
+}  // namespace amx
+}  // namespace refusion::cpu

@@ -1,0 +1,132 @@
+// What the two products of attend take, by element type and kind of product: queries packed once, blocks of keys and
+// values as they lie where possible, weights; and the products themselves.
+#pragma once
+#include <cstring>
+
+#include "attend_work.h"
+
+namespace refusion::cpu::REFUSION_ISA {
+namespace {
+
+template <class T, class Kind>
+struct Operands;
+
+// Products in vector registers.
+template <class Kind>
+struct VectorProducts {
+  using Element = typename Kind::Element;
+
+  // scores[key][lane] of V vectors of queries [steps][kTile].
+  template <int V>
+  static void score(const Element* keys, int64_t row, int64_t count, const Element* queries, int64_t head_dim,
+                    float* scores, float*) {
+    multiply_rows<Kind, V>(count, keys, row, 1, queries, head_dim / Kind::kWidth, scores, nullptr);
+  }
+
+  // out[dim][lane] = out * keep + sum of values * weights over the keys `offset`, `offset` + 1 .. of a block.
+  template <int V>
+  static void add(const Element* values, int64_t step, int64_t offset, int64_t count, const Element* weights,
+                  int64_t head_dim, float* out, const Floats* keep) {
+    multiply_rows<Kind, V>(head_dim, values + offset / Kind::kWidth * step, 1, step, weights,
+                           ceil_div(count, Kind::kWidth), out, keep);
+  }
+};
+
+template <class T>
+struct Operands<T, Singles> : VectorProducts<Singles> {
+  static void query(const T* q, int64_t head_dim, float sign, float* tile) {
+    for (int64_t d = 0; d < head_dim; ++d) tile[d * kTile] = to_float(q[d]) * sign;
+  }
+
+  // Keys as they lie where they are float32, else widened.
+  static const float* keys(const T* k, int64_t stride, int64_t count, int64_t head_dim, float* buffer,
+                           int64_t* row) {
+    if constexpr (sizeof(T) == 4) {
+      *row = stride;
+      return k;
+    } else {
+      *row = head_dim;
+      for (int64_t i = 0; i < count; ++i) widen_row(k + i * stride, head_dim, buffer + i * head_dim);
+      return buffer;
+    }
+  }
+
+  // Values; rows that nobody sees may hold anything and become zeros. seen: null where all are seen.
+  static const float* values(const T* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen,
+                             float* buffer, int64_t* step) {
+    if (sizeof(T) == 4 && seen == nullptr) {
+      *step = stride;
+      return reinterpret_cast<const float*>(v);
+    }
+    *step = head_dim;
+    for (int64_t i = 0; i < count; ++i) {
+      if (seen == nullptr || seen[i]) widen_row(v + i * stride, head_dim, buffer + i * head_dim);
+      else std::memset(buffer + i * head_dim, 0, size_t(head_dim) * 4);
+    }
+    return buffer;
+  }
+
+  static const float* weights(const float* scores, int64_t, int, float*) { return scores; }
+
+ private:
+  static void widen_row(const T* from, int64_t n, float* to) {
+    int64_t d = 0;
+    for (; d + kLanes <= n; d += kLanes) store(to + d, load(from + d));
+    for (; d < n; ++d) to[d] = to_float(from[d]);
+  }
+};
+
+#if defined(__AVX512BF16__)
+template <>
+struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
+  static void query(const BFloat16* q, int64_t head_dim, float sign, Element* tile) {
+    const uint32_t flip = sign < 0 ? 0x80008000u : 0;
+    for (int64_t d = 0; d < head_dim; d += 2)
+      tile[d / 2 * kTile] = (uint32_t(q[d].bits) | uint32_t(q[d + 1].bits) << 16) ^ flip;
+  }
+
+  static const Element* keys(const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim, float* buffer,
+                             int64_t* row) {
+    *row = stride / 2;
+    if (stride % 2 == 0) return reinterpret_cast<const Element*>(k);
+    *row = head_dim / 2;
+    auto* copy = reinterpret_cast<BFloat16*>(buffer);
+    for (int64_t i = 0; i < count; ++i) std::memcpy(copy + i * head_dim, k + i * stride, size_t(head_dim) * 2);
+    return reinterpret_cast<const Element*>(copy);
+  }
+
+  // Pairs of keys: [count / 2][head_dim]; an odd last key is paired with zeros.
+  static const Element* values(const BFloat16* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen,
+                               float* buffer, int64_t* step) {
+    *step = head_dim;
+    auto* pairs = reinterpret_cast<Element*>(buffer);
+    const auto row = [&](int64_t i, int64_t d, __mmask16 lanes) {
+      const bool use = i < count && (seen == nullptr || seen[i]);
+      return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(use ? lanes : 0, v + (use ? i : 0) * stride + d));
+    };
+    for (int64_t i = 0; i < count; i += 2)
+      for (int64_t d = 0; d < head_dim; d += 16) {
+        const __mmask16 lanes = first_lanes(least(16, head_dim - d));
+        const __m512i pair = _mm512_or_si512(row(i, d, lanes), _mm512_slli_epi32(row(i + 1, d, lanes), 16));
+        _mm512_mask_storeu_epi32(pairs + i / 2 * head_dim + d, lanes, pair);
+      }
+    return pairs;
+  }
+
+  static const Element* weights(const float* scores, int64_t count, int vectors, float* buffer) {
+    auto* pairs = reinterpret_cast<Element*>(buffer);
+    for (int64_t i = 0; i < count; i += 2)
+      for (int v = 0; v < vectors; ++v) {
+        const Floats low = load(scores + i * kTile + v * kLanes);
+        const Floats high = i + 1 < count ? load(scores + (i + 1) * kTile + v * kLanes) : broadcast(0.0f);
+        const __m512i even = _mm512_cvtepu16_epi32(narrow(low, BFloat16()));
+        const __m512i odd = _mm512_cvtepu16_epi32(narrow(high, BFloat16()));
+        _mm512_storeu_si512(pairs + i / 2 * kTile + v * kLanes, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      }
+    return pairs;
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace refusion::cpu::REFUSION_ISA

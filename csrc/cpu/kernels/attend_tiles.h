@@ -1,0 +1,185 @@
+// attend for many rows: tiles of query rows against blocks of keys with an online softmax (Milakov and Gimelshein,
+// arXiv 1805.02867).
+#pragma once
+#include "attend_operands.h"
+
+namespace refusion::cpu::REFUSION_ISA {
+namespace {
+
+// What a thread needs for a block: every array 64-byte aligned.
+struct Buffers {
+  float* queries;  // [tiles][head_dim][kTile], or pairs
+  float* scores;   // [kBlock][kTile]
+  float* weights;  // [kBlock][kTile], or pairs of keys
+  float* keys;     // [kBlock][head_dim]
+  float* values;   // [kBlock][head_dim], or pairs of keys
+};
+
+constexpr int64_t kFloatsOfTask(int64_t head_dim) { return kTaskRows * (head_dim + 2); }
+constexpr int64_t kFloatsOfThread(int64_t head_dim) {
+  return kTaskRows * head_dim + 2 * kBlock * kTile + 2 * kBlock * head_dim;
+}
+
+Buffers buffers_at(float* p, int64_t head_dim) {
+  Buffers b;
+  b.queries = p, p += kTaskRows * head_dim;
+  b.scores = p, p += kBlock * kTile;
+  b.weights = p, p += kBlock * kTile;
+  b.keys = p, p += kBlock * head_dim;
+  b.values = p;
+  return b;
+}
+
+Partial partial_at(float* p) { return {p, p + kTaskRows, p + 2 * kTaskRows}; }
+
+// Windows of a tile's rows as lanes, in absolute cache rows.
+struct TileWindows {
+  float begin[kTile], end[kTile];
+  Range all;  // smallest range that holds every window
+};
+
+TileWindows windows_of(const Work& work, const Task& task, int64_t first) {
+  TileWindows w;
+  w.all = {work.op.capacity, 0};
+  for (int i = 0; i < kTile; ++i) {
+    w.begin[i] = w.end[i] = 0;
+    if (first + i >= task.rows) continue;
+    const Range window = work.window(task, first + i);
+    w.begin[i] = float(window.begin), w.end[i] = float(window.end);  // rows are far below 2^24: exact
+    if (window.begin < window.end) w.all = {least(w.all.begin, window.begin), most(w.all.end, window.end)};
+  }
+  return w;
+}
+
+// Scores to weights, in place; updates most and sum and returns the factor for what was accumulated before.
+template <int V>
+inline void softmax(float* scores, int64_t first, int64_t count, int64_t committed, float scale,
+                    const TileWindows& windows, Partial state, Floats* keep) {
+  for (int v = 0; v < V; ++v) {
+    float* column = scores + v * kLanes;
+    const Floats before = load(state.most + v * kLanes);
+    const Floats begin = load(windows.begin + v * kLanes), end = load(windows.end + v * kLanes);
+    Floats top = before;
+    for (int64_t i = 0; i < count; ++i) {
+      Floats x = load(column + i * kTile);
+      if (first + i >= committed) store(column + i * kTile, x = visible(x, broadcast(float(first + i)), begin, end));
+      top = at_least(x, top);
+    }
+    Floats sum = broadcast(0.0f);
+    for (int64_t i = 0; i < count; ++i) {
+      const Floats p = weight((load(column + i * kTile) - top) * broadcast(scale));
+      store(column + i * kTile, p);
+      sum = sum + p;
+    }
+    keep[v] = weight((before - top) * broadcast(scale));
+    store(state.most + v * kLanes, top);
+    store(state.sum + v * kLanes, fma(load(state.sum + v * kLanes), keep[v], sum));
+  }
+}
+
+// out += weights * values where some value is not finite: a row takes nothing from a key that it does not see.
+template <class T>
+void add_seen(const T* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen, const float* weights,
+              int lanes, const Floats* keep, float* out) {
+  float factor[kTile];
+  for (int i = 0; i < lanes / kLanes; ++i) store(factor + i * kLanes, keep[i]);
+  for (int64_t d = 0; d < head_dim; ++d)
+    for (int lane = 0; lane < lanes; ++lane) {
+      float sum = out[d * kTile + lane] * factor[lane];
+      for (int64_t i = 0; i < count; ++i)
+        if (seen[i] && weights[i * kTile + lane] != 0) sum += weights[i * kTile + lane] * to_float(v[i * stride + d]);
+      out[d * kTile + lane] = sum;
+    }
+}
+
+template <class T>
+bool block_finite(const T* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!seen[i]) continue;
+    float sum = 0;
+    for (int64_t d = 0; d < head_dim; ++d) sum += to_float(v[i * stride + d]) * 0.0f;
+    if (!(sum == 0.0f)) return false;
+  }
+  return true;
+}
+
+template <int V>
+struct Vectors {
+  static constexpr int value = V;
+};
+
+template <class T, class Kind>
+void attend_tiles(const Work& work, const Task& task, Partial partial, const Buffers& buffers) {
+  using Element = typename Kind::Element;
+  using Ops = Operands<T, Kind>;
+  const Attend& op = work.op;
+  const int64_t head_dim = op.head_dim, committed = op.committed[task.sequence];
+  const int64_t tiles = ceil_div(task.rows, kTile), steps = head_dim / Kind::kWidth;
+  const T* k = work.cache<T>(op.k_cache, op.k_strides, task);
+  const T* v = work.cache<T>(op.v_cache, op.v_strides, task);
+  auto* queries = reinterpret_cast<Element*>(buffers.queries);
+  [[maybe_unused]] const typename Kind::Setup setup;
+
+  std::memset(buffers.queries, 0, size_t(tiles * kTile * head_dim) * 4);
+  for (int64_t row = 0; row < task.rows; ++row)
+    Ops::query(work.query<T>(task, row), head_dim, work.sign, queries + row / kTile * kTile * steps + row % kTile);
+  TileWindows windows[kTaskRows / kTile];
+  for (int64_t t = 0; t < tiles; ++t) {
+    windows[t] = windows_of(work, task, t * kTile);
+    const Partial state = partial.tile(t, head_dim);
+    for (int i = 0; i < kTile; ++i) state.most[i] = kNothing, state.sum[i] = 0;
+    std::memset(state.out, 0, size_t(kTile * head_dim) * 4);
+  }
+
+  for (int64_t block = task.begin; block < task.end; block += kBlock) {
+    const int64_t block_end = least(block + kBlock, task.end);
+    const bool masked = block_end > committed;
+    const uint8_t* seen = nullptr;
+    uint8_t seen_here[kBlock];
+    if (masked) {
+      for (int64_t key = block; key < block_end; ++key)
+        seen_here[key - block] = key < committed || work.seen[task.seen + key - committed];
+      seen = seen_here;
+    }
+    const int64_t size = block_end - block, k_row = op.k_strides.row, v_row = op.v_strides.row;
+    const bool finite = !masked || block_finite(v + block * v_row, v_row, size, head_dim, seen);
+    int64_t key_row, value_step;
+    const Element* keys = Ops::keys(k + block * k_row, k_row, size, head_dim, buffers.keys, &key_row);
+    const Element* values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
+
+    for (int64_t t = 0; t < tiles; ++t) {
+      // Behind the committed rows only the keys that some row of the tile sees; from an even one, for pairs.
+      int64_t first = block, last = block_end;
+      if (block >= committed) {
+        first = most(block, windows[t].all.begin), first -= (first - block) % 2;
+        last = least(block_end, windows[t].all.end);
+      } else {
+        last = least(block_end, most(committed, windows[t].all.end));
+      }
+      if (first >= last) continue;
+      const int64_t count = last - first, offset = first - block;
+      const Partial state = partial.tile(t, head_dim);
+      const bool narrow = task.rows - t * kTile <= kLanes;
+      const Element* queries_of_tile = queries + t * kTile * steps;
+      Floats keep[2];
+      const auto run = [&](auto vectors) {
+        constexpr int V = decltype(vectors)::value;
+        Ops::template score<V>(keys + offset * key_row, key_row, count, queries_of_tile, head_dim, buffers.scores,
+                               buffers.weights);
+        softmax<V>(buffers.scores, first, count, committed, work.scale, windows[t], state, keep);
+        if (!finite) {
+          add_seen(v + first * v_row, v_row, count, head_dim, seen + offset, buffers.scores, V * kLanes, keep,
+                   state.out);
+          return;
+        }
+        const Element* weights = Ops::weights(buffers.scores, count, V, buffers.weights);
+        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep);
+      };
+      if (narrow) run(Vectors<1>());
+      else run(Vectors<2>());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace refusion::cpu::REFUSION_ISA
