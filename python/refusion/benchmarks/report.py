@@ -37,7 +37,7 @@ class Measured:
         return self.fastest[1].median / self.ours.median
 
     def floor(self, machine: Machine) -> float:
-        """Seconds that no implementation can beat: bytes at measured bandwidth, or FLOPs at the matrix peak of torch."""
+        """Seconds that no implementation can beat: bytes at measured bandwidth, or FLOPs at torch's matrix peak."""
         bandwidth = machine.copy if self.written else machine.read_bandwidth(self.memory)
         return max((self.read + self.written) / bandwidth, self.flops / machine.matrix[self.dtype])
 
