@@ -5,6 +5,7 @@ Environment: REFUSION_CUDA=auto|on|off chooses the CUDA build, CMAKE_ARGS is pas
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ class CMakeBuild(build_ext):
         configure = [
             "cmake",
             *("-S", str(ROOT), "-B", str(build), "-G", "Ninja"),
+            # Named each time: a build folder kept from an earlier install remembers tools that are gone by now.
+            f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             "-DPYBIND11_FINDPYTHON=ON",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
