@@ -46,6 +46,7 @@ class Tensor {
 
  private:
   void take(const dlpack::DLTensor& tensor);
+  bool load_buffer(pybind11::handle object);
   void load_capsule(pybind11::handle object, bool torch);
 
   // Content of a capsule that is ours to delete; at most one is set.
