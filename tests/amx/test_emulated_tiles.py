@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from ops.cases import assert_as_good
-from ops.test_attend import Problem, dense, problem
 from torch import Tensor
 
 import refusion_ext
+from ops.cases import assert_as_good
+from ops.test_attend import Problem, dense, problem
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ("baseline", "avx2", "avx512", "amx")

@@ -13,7 +13,7 @@ COMMANDS = {
     "generate": "refusion.cli.generate",
     "bench": "refusion.cli.bench",
     "info": "refusion.cli.info",
-    "train": "refusion.training.command",
+    "train": "refusion.cli.train",
 }
 
 

@@ -82,9 +82,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from .config import TrainConfig
-    from .state import STATE, read_state
-    from .trainer import train
+    from ..training.config import TrainConfig
+    from ..training.state import STATE, read_state
+    from ..training.trainer import train
 
     given = vars(args)
     if "threads" in given:
