@@ -73,7 +73,12 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
     def write(target: Path) -> None:
         with open(target, "wb") as file:  # a Python file: a full disk is an OSError with its reason
-            torch.save(state | {"version": VERSION}, file)
+            try:
+                torch.save(state | {"version": VERSION}, file)
+            except RuntimeError as error:  # closing the archive fails as well, and hides why
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
     try:
         write_atomically(path, write)

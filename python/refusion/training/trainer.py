@@ -186,12 +186,15 @@ class Trainer:
         batch, draws, everything = self._draw()
         targets, samples = everything.targets, everything.samples
         mine = torch.arange(self.team.rank, len(batch.tokens), self.team.count)  # every process sees all lengths
-        pieces = list(mine.split(self.config.micro_batch)) or [mine]
+        # As many forwards in every process, because FSDP gathers weights in each.
+        most = -(-len(batch.tokens) // self.team.count)
+        pieces = mine.tensor_split(-(-most // self.config.micro_batch))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         parts = torch.zeros(2, device=self.device)
         for number, rows in enumerate(pieces, 1):
-            piece = to_device(_rows(batch, rows), self.device)
+            piece = to_device(_rows(batch, rows) if len(rows) else _nothing(batch), self.device)
+            rows = rows if len(rows) else torch.zeros(1, dtype=torch.int64)
             arranged = self.objective.arrange(piece, _draws_to(draws.rows(rows), self.device))
             with gradients_stay_local(self.module, number < len(pieces)):
                 with self.autocast():
@@ -315,8 +318,13 @@ class Trainer:
 def _rows(batch: TokenBatch, rows: Tensor) -> TokenBatch:
     """Some samples, without padding that only the others need."""
     prompts, answers = batch.prompt_lengths[rows], batch.answer_lengths[rows]
-    longest = int((prompts + answers).max()) if len(rows) else 1
+    longest = int((prompts + answers).max())
     return TokenBatch(batch.tokens[rows, :longest], prompts, answers)
+
+
+def _nothing(batch: TokenBatch) -> TokenBatch:
+    """One token without an answer: its loss is 0, but the process takes part in what the others do."""
+    return TokenBatch(batch.tokens[:1, :1], torch.ones(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 
 
 def _draws_to(draws: Draws, device: torch.device) -> Draws:
