@@ -122,7 +122,7 @@ def run(
         for setting in settings:
             show(f"{setting.name}, round {turn}")
             began = time.perf_counter()
-            results[setting.name] = _decode(model, prompts, setting)
+            results[setting.name] = decode_all(model, prompts, setting)
             if turn:
                 seconds[setting.name].append(time.perf_counter() - began)
     return [
@@ -136,7 +136,8 @@ def run(
     ]
 
 
-def _decode(model: Qwen3, prompts: Sequence[list[int]], setting: Setting) -> list[Result]:
+def decode_all(model: Qwen3, prompts: Sequence[list[int]], setting: Setting) -> list[Result]:
+    """All prompts, one at a time."""
     results = []
     for prompt in prompts:
         engine, decoders = prepare(model, [prompt], setting.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
@@ -26,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--decode", nargs="?", const="", metavar="REGEX", help="decode suite, of the settings that match"
     )
+    parser.add_argument("--overhead", action="store_true", help="cost of an eager call and of a small forward")
     parser.add_argument("--preset", choices=PRESETS, default="0.6b", help="shapes of the model (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     parser.add_argument(
@@ -42,23 +44,27 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from ..benchmarks import machine, report
+    from ..benchmarks import machine, overhead, report
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    both = args.op is None and args.decode is None
+    everything = args.op is None and args.decode is None and not args.overhead
     measured = machine.measure(min(args.seconds, 1.0))
     print("\n".join(report.machine_lines(measured)), flush=True)
     written: dict[str, Any] = {"machine": measured.as_dict()}
-    if both or args.op is not None:
+    if everything or args.op is not None:
         results = _ops(args)
         print("\n" + "\n".join(report.op_lines(results, measured)), flush=True)
         written["ops"] = [r.as_dict(measured) for r in results]
         if args.plot:
             report.plot_roofline(results, measured, args.plot)
-    if both or args.decode is not None:
+    if everything or args.decode is not None:
         written["decode"] = _decodes(args)
+    if everything or args.overhead:
+        found = overhead.measure(args.seconds)
+        print("\n" + "\n".join(found.lines()), flush=True)
+        written["overhead"] = dataclasses.asdict(found)
     if args.json:
         args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -72,8 +78,6 @@ def _ops(args: argparse.Namespace) -> list[Any]:
 
 
 def _decodes(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    import dataclasses
-
     import torch
 
     from ..benchmarks import decode, shapes
