@@ -196,6 +196,16 @@ def test_sampling_follows_the_seed(model: refusion.Qwen3) -> None:
     assert len(outcomes) > 3
 
 
+def test_lookahead_saves_nearly_half_of_the_forwards_at_full_acceptance(model: refusion.Qwen3) -> None:
+    settings = refusion.DecodeConfig(max_new_tokens=512, block_size=64, token_threshold=-1, eos_token_ids=())
+    forwards = {}
+    for mode in ("off", "on"):
+        result = refusion.generate(model, PROMPT, dataclasses.replace(settings, lookahead=mode, slot_threshold=0.9))
+        forwards[mode] = result.stats.forwards
+        assert set(result.stats.phases) == {"plan", "verify"}
+    assert forwards["on"] <= 0.55 * forwards["off"]
+
+
 def test_capacity_suffices_to_the_row(model: refusion.Qwen3) -> None:
     """The cache is allocated once for what the decoder announces; the golden decodes never ask for more."""
     config = refusion.DecodeConfig(max_new_tokens=64, slot_size=4, block_size=16)

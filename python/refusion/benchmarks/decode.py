@@ -20,7 +20,8 @@ import torch
 from refusion.decoding import ARConfig, DecodeConfig, MDMConfig, Result
 from refusion.decoding.api import prepare
 from refusion.decoding.config import SamplingConfig
-from refusion.decoding.slots import Draft, Plan, SlotDecoder
+from refusion.decoding.drafts import Draft, Plan
+from refusion.decoding.slots import SlotDecoder
 from refusion.model import ModelConfig, Qwen3
 
 

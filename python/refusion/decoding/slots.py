@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,49 +10,9 @@ import refusion_ext
 
 from ..cache import Retain
 from .config import DecodeConfig
+from .drafts import Draft, Plan, Slot, row_offsets
 from .result import Answer, Stats
 from .work import PREFILL_TOKENS, Cost, Forward, Score, Scores, Steps
-
-
-@dataclass(slots=True)
-class Slot:
-    """Answer positions [start, start + length)."""
-
-    start: int
-    length: int
-
-
-@dataclass(slots=True)
-class Draft:
-    """A chosen slot with the tokens drafted for it."""
-
-    slot: Slot
-    tokens: list[int]
-    probabilities: list[float]
-    accepted: int = 0
-
-    @property
-    def complete(self) -> bool:
-        return self.accepted == len(self.tokens)
-
-    @property
-    def positions(self) -> list[int]:
-        return list(range(self.slot.start, self.slot.start + len(self.tokens)))
-
-    def truncate(self, length: int) -> None:
-        """Ends the slot early, behind an accepted EOS."""
-        del self.tokens[length:], self.probabilities[length:]
-        self.accepted = length
-
-
-@dataclass(slots=True)
-class Plan:
-    """First-position (or all) scores of the masks of some slots, standing at `row` of the sequence's last forward."""
-
-    slots: list[Slot]
-    row: int
-    scores: Scores
-    round: int
 
 
 class SlotDecoder:
@@ -189,10 +148,10 @@ class SlotDecoder:
             yield from self._redraft([d for d in active if not d.complete], rows)
             tokens, positions, score = self._given(active)
             held = self._hold(rows)
-            begins = [at for at, draft in _offsets(active) for _ in draft.tokens]
+            begins = [at for at, draft in row_offsets(active) for _ in draft.tokens]
             scores = yield Forward("refine_verify", tokens, positions, self.retain, score, begins)
             self._accept(active, scores.probability)
-            for at, draft in _offsets(active):
+            for at, draft in row_offsets(active):
                 if draft.complete or any(t in self.answer.eos_token_ids for t in draft.tokens[: draft.accepted]):
                     rows[draft.slot.start] = list(range(held + at, held + at + len(draft.tokens)))
             first_round = False
@@ -210,7 +169,7 @@ class SlotDecoder:
             return
         score = Score([], [], round=self._refine_round(drafts))
         tokens, positions, begins = [], [], []
-        for at, draft in _offsets(drafts):
+        for at, draft in row_offsets(drafts):
             missing = len(draft.tokens) - draft.accepted
             tokens += draft.tokens[: draft.accepted] + [self.mask] * missing
             positions += [len(self.prompt) + p for p in draft.positions]
@@ -355,7 +314,7 @@ class SlotDecoder:
         tokens, positions = [], []
         score = Score([], [], given=[])
         assert score.given is not None
-        for at, draft in _offsets(drafts):
+        for at, draft in row_offsets(drafts):
             tokens += draft.tokens
             positions += [len(self.prompt) + p for p in draft.positions]
             score.rows.extend(range(at, at + len(draft.tokens) - 1))
@@ -384,12 +343,3 @@ class SlotDecoder:
             if likely * (self.cost.tokens_per_overhead + masks) < masks:
                 return []
         return slots
-
-
-def _offsets(drafts: list[Draft]) -> list[tuple[int, Draft]]:
-    """Each draft with its first row in a chunk that holds them one after another."""
-    pairs, at = [], 0
-    for draft in drafts:
-        pairs.append((at, draft))
-        at += len(draft.tokens)
-    return pairs
