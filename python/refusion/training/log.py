@@ -92,7 +92,7 @@ def _forget_after(path: Path, step: int) -> None:
 
 
 def plot(log: Path, picture: Path) -> bool:
-    """Draws loss parts and exact match over tokens; returns whether matplotlib is there to do it."""
+    """Draws loss parts and exact match over tokens; returns whether there was something to draw and matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -101,6 +101,8 @@ def plot(log: Path, picture: Path) -> bool:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     losses = [r for r in records if "loss" in r]
+    if not losses:
+        return False
     for name, style in (("loss", "-"), ("next_token", "--"), ("masked", ":")):
         values = [r[name] for r in losses]
         if any(values):
