@@ -1,0 +1,1 @@
+"""Tasks whose answers can be checked: generators of training data and of held-out problems."""

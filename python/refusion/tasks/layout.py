@@ -1,0 +1,106 @@
+"""Tokenizer of the code task, and the layout that starts every line of an answer at a slot.
+
+A token is a piece of text a person would call a unit: a word with the space before it, or a fixed phrase of Python such
+as ` for x in`, so that nearly every line fits one slot of 8 tokens. What a line leaves of its last slot is filled with
+`<fill>`, a special token without text. A planner that reads a slot's first token then decides between lines, not
+between positions inside of lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+SLOT = 8
+MASK, EOS, PAD, FILL = "<mask>", "<eos>", "<pad>", "<fill>"
+PHRASES = (
+    *(" = [x", " = [-x", " = [abs(x)", " = [min(x,", " = [max(x,", " = [", ") for x in", " for x in", " for c in"),
+    *(" = {k: x", " = {k: -x", " = {k: abs(x)", " = {k: min(x,", " = {k: max(x,", " {x: k", " = {**"),
+    *(
+        ") for k, x in",
+        " for k, x in",
+        ".items() if x",
+        ".items() if not x",
+        ".items() if k",
+        ".items()}\n",
+        ".values())\n",
+    ),
+    *(
+        " if not x",
+        " if x",
+        " == 0]\n",
+        " == 1]\n",
+        " == 0}\n",
+        " == 1}\n",
+        "]\n",
+        "}\n",
+        "):\n",
+        "()\n",
+        ")\n",
+        ":\n",
+        ":]\n",
+    ),
+    *(
+        "[::-1]\n",
+        "[-",
+        "[:-",
+        "[:",
+        "(x)",
+        " = list(dict.fromkeys(",
+        "))\n",
+        ", reverse=True)\n",
+        ' = "".join(sorted(',
+    ),
+    *(
+        ".replace(",
+        ".count(",
+        ".count(x)",
+        "(str(x)",
+        ".join",
+        ", default=",
+        " = sorted(",
+        " sum(",
+        " len(",
+        " max(",
+        " min(",
+    ),
+    *(" = abs(", " = min(", " = max(", ".upper()\n", ".lower()\n", "(x) for x in"),
+)
+# Longest phrase first; then a word, a letter in quotes, or a sign, each with the spaces before it.
+PIECE = re.compile(
+    "|".join(re.escape(p) for p in sorted(PHRASES, key=lambda p: (-len(p), p))) + r'| *\w+| *"\w*"| *[^\w\s"]+| *"|\s'
+)
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> tokenizers.Tokenizer:
+    """A byte-level BPE in which every frequent piece of the texts is one token; any other text is still encodable."""
+    core = tokenizers.Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(PIECE.pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[MASK, EOS, PAD, FILL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    return core
+
+
+def fill_slots(code: str, slot: int = SLOT) -> str:
+    """The code with `<fill>` after each line, so that every line starts at a multiple of `slot` tokens.
+
+    Counts pieces, which are tokens of `build_tokenizer`'s result for the texts of this task.
+    """
+    lines = []
+    for line in code.splitlines(keepends=True):
+        lines.append(line + FILL * (-len(PIECE.findall(line)) % slot))
+    return "".join(lines)
