@@ -82,8 +82,7 @@ class Sandbox:
 
         Values are None, bool, int, float, str, list and dict, compared with their types. Raises `TypeError` for others.
         """
-        sent = [{"function": t["function"], "args": pack(t["args"]), "expect": pack(t["expect"])} for t in tests]
-        request = {"code": code, "tests": sent, "timeout": self.timeout, "memory": self.memory}
+        request = {"code": code, "tests": write_tests(tests), "timeout": self.timeout, "memory": self.memory}
         worker = self._start()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -139,6 +138,25 @@ def run_checked(code: str, tests: Sequence[Test], *, timeout: float = 1.0, memor
     """One check with a worker of its own; `Sandbox` keeps the worker for many."""
     with Sandbox(timeout=timeout, memory=memory) as sandbox:
         return sandbox.check(code, tests)
+
+
+def read_tests(packed: Iterable[Test]) -> list[Test]:
+    """Tests as a JSON file holds them, with their values packed, in the form that `Sandbox.check` takes."""
+    return [{"function": t["function"], "args": unpack(t["args"]), "expect": unpack(t["expect"])} for t in packed]
+
+
+def write_tests(tests: Iterable[Test]) -> list[Test]:
+    """The inverse of `read_tests`."""
+    return [{"function": t["function"], "args": pack(t["args"]), "expect": pack(t["expect"])} for t in tests]
+
+
+def unpack(value: Any) -> Any:
+    """The inverse of `pack`."""
+    if isinstance(value, list):
+        return [unpack(v) for v in value]
+    if isinstance(value, dict):
+        return {unpack(k): unpack(v) for k, v in value["pairs"]}
+    return value
 
 
 def pack(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from refusion.sandbox import MEGABYTE, Sandbox, pack, run_checked
+from refusion.sandbox import MEGABYTE, Sandbox, pack, read_tests, run_checked, write_tests
 from refusion.tasks.checks import mutants
 
 TEST = [{"function": "f", "args": [[3, 1, 2]], "expect": [1, 2, 3]}]
@@ -156,7 +157,9 @@ def test_a_killed_worker_is_replaced() -> None:
 def test_types_survive_the_journey() -> None:
     value = {1: True, "1": [1.5, None, {"a": {}}]}
     code = "def f(x):\n    return x\n"
-    assert run_checked(code, [{"function": "f", "args": [value], "expect": value}]).passed
+    tests = [{"function": "f", "args": [value], "expect": value}]
+    assert run_checked(code, tests).passed
+    assert read_tests(json.loads(json.dumps(write_tests(tests)))) == tests
     assert run_checked(code, [{"function": "f", "args": [{1: 1}], "expect": {True: 1}}]).kind == "wrong"
     assert run_checked(code, [{"function": "f", "args": [1], "expect": True}]).kind == "wrong"
     with pytest.raises(TypeError, match="set"):

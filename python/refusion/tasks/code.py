@@ -3,7 +3,8 @@
     python -m refusion.tasks.code --split train --count 150000 --seed 0 --out train.jsonl
 
 writes JSON Lines of {"query", "response", "program"}; the test split adds "tests", calls with the values they must
-return. Programs, not wordings, are split: a program that occurs in one split never occurs in the other.
+return (packed: `refusion.sandbox.read_tests`). Programs, not wordings, are split: a program that occurs in one split
+never occurs in the other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..sandbox import write_tests
 from .checks import make_tests
 from .generator import Generator
 from .layout import build_tokenizer, fill_slots
@@ -43,7 +45,7 @@ def items(
             calls = make_tests(problem, seed)
             if calls is None:
                 continue
-            yield item | {"tests": calls}
+            yield item | {"tests": write_tests(calls)}
         else:
             yield item
 
