@@ -43,7 +43,7 @@ class DenseAttention:
         return out.transpose(1, 2).reshape(batch, tokens, -1)
 
     def _rotate(self, x: Tensor, norm: Tensor) -> Tensor:
-        x = F.rms_norm(x, x.shape[-1:], norm, self.config.rms_norm_eps)
+        x = F.rms_norm(x, x.shape[-1:], norm.to(x.dtype), self.config.rms_norm_eps)  # autocast: bf16 x, float32 norm
         low, high = x.chunk(2, -1)
         cosine, sine = self.cosine.to(x.dtype), self.sine.to(x.dtype)
         return torch.cat((low * cosine - high * sine, high * cosine + low * sine), -1)

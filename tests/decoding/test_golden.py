@@ -70,3 +70,12 @@ def test_strict_equals_reference_where_it_has_no_defect(model: refusion.Qwen3, c
         hits = [i for i, token in enumerate(result.tokens) if token in settings.eos_token_ids]
         assert hits in ([], [len(result.tokens) - 1])
         assert hits or len(result.tokens) == recorded["gen_length"]
+
+
+@pytest.mark.parametrize("case", range(0, len(CASES), 9))
+def test_streamed_head(model: refusion.Qwen3, case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large vocabularies are scored without logits; the small model is made to take that path."""
+    monkeypatch.setattr("refusion.decoding.engine.STREAMED_VOCABULARY", 1)
+    recorded = CASES[case]
+    result = refusion.generate(model, recorded["prompt"], config_of(recorded))
+    assert recorded["prompt"] + result.tokens == recorded["output"]

@@ -62,7 +62,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default=none, help="cpu or cuda")
     machine.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default=none)
-    machine.add_argument("--compile", action="store_true", default=none, help="torch.compile; takes minutes to warm up")
     machine.add_argument(
         "--fsdp", action="store_true", default=none, help="shard model and optimiser over the processes"
     )

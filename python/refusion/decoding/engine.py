@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,10 @@ from ..chunk import Chunk
 from ..model import Qwen3
 from .result import Event, Result
 from .work import Cost, Decoder, Forward, Score, Scores, Steps
+
+# From this vocabulary on the LM head is streamed into the scores (score_hidden): measured 1.3 to 4 times as fast as a
+# product and score_tokens at 151,671 ids, and no logits in memory. At some thousand ids the two are about equal.
+STREAMED_VOCABULARY = 16_384
 
 NO_SCORES = Scores(np.empty(0, np.int64), *(np.empty(0, np.float32) for _ in range(3)))
 
@@ -180,15 +185,17 @@ class Engine:
         if not rows:
             return dict.fromkeys(asked, NO_SCORES)
         device = hidden.device
-        logits = self.model.logits(hidden[torch.tensor(rows, device=device)])
-        found = refusion_ext.score_tokens(
-            logits,
-            given=torch.tensor(given, device=device) if max(given) >= 0 else None,
-            suppressed=self._suppressed_ids(asked),
-            temperature=self.temperature,
-            sample_keys=self._sample_keys(asking, asked) if self.temperature > 0 else None,
-        )
-        host = _to_host(found)
+        chosen = hidden[torch.tensor(rows, device=device)]
+        choice: dict[str, Any] = {
+            "given": torch.tensor(given, device=device) if max(given) >= 0 else None,
+            "suppressed": self._suppressed_ids(asked),
+            "temperature": self.temperature,
+            "sample_keys": self._sample_keys(asking, asked) if self.temperature > 0 else None,
+        }
+        if self.model.config.vocab_size >= STREAMED_VOCABULARY:
+            host = _to_host(refusion_ext.score_hidden(chosen, self.model.head_weight, **choice))
+        else:
+            host = _to_host(refusion_ext.score_tokens(self.model.logits(chosen), **choice))
         scores, at = {}, 0
         for sequence, score in asked.items():
             part = slice(at, at + len(score.rows))

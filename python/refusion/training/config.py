@@ -60,7 +60,6 @@ class TrainConfig:
     slot_sizes: tuple[int, ...] = (4, 8, 16, 32)
     seed: int = 0
     precision: str = "auto"
-    compile: bool = False
     fsdp: bool = False
     log_every: int = 20
     save_every: int = 500

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -71,8 +70,6 @@ def choose_precision(
         wanted = "bfloat16" if device.type == "cuda" or (large and _multiplies_bfloat16()) else "float32"
     if wanted == "float32":
         return wanted, nullcontext
-    # q and k are bfloat16 under autocast, the weights of their norms are not: right, only not one fused kernel.
-    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
     return wanted, lambda: torch.autocast(device.type, torch.bfloat16)
 
 

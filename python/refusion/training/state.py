@@ -19,7 +19,7 @@ STATE = "training-state.pt"
 VERSION = 1
 
 # A run may be continued with other values of these; every other one decides which weights come out.
-_FREE = {"out", "data", "init", "device", "micro_batch", "model_config", "tokenizer", "fsdp", "compile"}
+_FREE = {"out", "data", "init", "device", "micro_batch", "model_config", "tokenizer", "fsdp"}
 _FREE |= {"max_steps", "max_minutes", "log_every", "save_every"}
 _FREE |= {"eval_every", "eval_data", "eval_samples", "eval_settings"}
 

@@ -97,7 +97,6 @@ class Trainer:
         self.model.to(device)
         self.precision, self.autocast = choose_precision(config.precision, self.model, device)
         self.module = parallel(LossModule(self.model), self.model.layers, team, config.fsdp)
-        self.forward: nn.Module = torch.compile(self.module, dynamic=True) if config.compile else self.module  # type: ignore[assignment]
         self.parameters = dict(self.model.named_parameters())
         self.optimizer = self._optimizer()
         self.average = Average(self.parameters, config.ema) if config.ema else None
@@ -198,7 +197,7 @@ class Trainer:
             arranged = self.objective.arrange(piece, _draws_to(draws.rows(rows), self.device))
             with gradients_stay_local(self.module, number < len(pieces)):
                 with self.autocast():
-                    next_token, masked = self.forward(arranged, targets, samples)
+                    next_token, masked = self.module(arranged, targets, samples)
                 # Gradients are averaged over processes; the loss is a sum over the whole batch.
                 ((next_token + masked) * self.team.count).backward()
             parts += torch.stack((next_token, masked)).detach()
