@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -145,9 +144,10 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_interrupt() -> None:
-    command = [*COMMAND, "generate", PROMPT, "--max-new-tokens", "900", "--decoder", "mdm", "--no-eos"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    time.sleep(5)
+    slow = ("--max-new-tokens", "900", "--decoder", "mdm", "--block-size", "1", "--no-eos")
+    process = subprocess.Popen([*COMMAND, "generate", PROMPT, *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1)  # it is decoding now
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
