@@ -19,15 +19,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="refusion", description="Decode with ReFusion masked diffusion language models."
-    )
-    parser.add_argument("--version", action="version", version=f"refusion {_version()}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in COMMANDS.values():
-        importlib.import_module(module).add_parser(subparsers)
-    args = parser.parse_args(argv)
     try:
+        args = _parser().parse_args(argv)
         code: int = importlib.import_module(COMMANDS[args.command]).run(args)
         sys.stdout.flush()
         return code
@@ -41,6 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         print(f"refusion: error: {error}", file=sys.stderr)
         return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="refusion", description="Decode with ReFusion masked diffusion language models."
+    )
+    parser.add_argument("--version", action="version", version=f"refusion {_version()}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in COMMANDS.values():
+        importlib.import_module(module).add_parser(subparsers)
+    return parser
 
 
 def _version() -> str:
