@@ -1,6 +1,6 @@
 """Builds the compiled module with CMake and Ninja; everything else stands in pyproject.toml.
 
-Environment: REFUSION_CUDA=auto|on|off chooses the CUDA build, CMAKE_ARGS is passed on, MAX_JOBS limits parallel jobs.
+Environment: CMAKE_ARGS is passed on to CMake, MAX_JOBS limits parallel jobs.
 """
 
 import os
@@ -33,7 +33,6 @@ class CMakeBuild(build_ext):
             "-DPYBIND11_FINDPYTHON=ON",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             f"-DREFUSION_VERSION={self.distribution.get_version()}",
-            f"-DREFUSION_CUDA={os.environ.get('REFUSION_CUDA', 'auto')}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         subprocess.run(configure, check=True)

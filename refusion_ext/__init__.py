@@ -11,7 +11,17 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ._C import __version__
+try:
+    from ._C import __version__
+except ModuleNotFoundError as error:
+    if error.name != f"{__name__}._C":
+        raise
+    raise ModuleNotFoundError(
+        "refusion_ext: its compiled module is missing here. This is the source folder, which hides the installed "
+        "package while a program is started from the checkout: start it from another folder, or build in place "
+        "with 'python setup.py build_ext --inplace'",
+        name=error.name,
+    ) from None
 from .build_info import BuildInfo, info
 from .ops import accept_tokens, attend, compact_rows, rope_append, score_hidden, score_tokens, select_slots
 from .results import Acceptance, SlotSelection, TokenScores
