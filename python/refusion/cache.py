@@ -10,7 +10,7 @@ from torch import Tensor
 import refusion_ext
 
 from .chunk import Chunk
-from .exactness import History
+from .history import History
 from .model import ModelConfig
 from .rope import rope_tables
 

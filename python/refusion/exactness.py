@@ -1,53 +1,23 @@
 """Is the cache exact? An oracle that recomputes every committed row from scratch and compares.
 
-A row is a token's key and value as computed when it was written: behind the rows that it saw then. `History` records
-who saw whom; `deviation` runs all recorded rows through the dense model in one pass with exactly that visibility.
+A row is a token's key and value as computed when it was written: behind the rows that it saw then. A recording cache
+remembers who saw whom (`History`); `deviation` runs all recorded rows through the dense model in one pass with exactly
+that visibility.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .cache import KVCache
-    from .decoding.config import SamplingConfig
-    from .model import Qwen3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """One token that went through the model."""
-
-    token: int
-    position: int
-    seen: tuple[Row, ...]
-    """Committed rows and window, without itself."""
-
-
-class History:
-    """What stands in each cache row of one sequence, kept in step with the cache."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def append(
-        self, committed: int, tokens: Sequence[int], positions: Sequence[int], begin: Sequence[int], end: Sequence[int]
-    ) -> None:
-        """Windows [begin, end) count from `committed`, as in the kernels; only causal windows can be recorded."""
-        for token, position, first, last in zip(tokens, positions, begin, end, strict=True):
-            here = len(self.rows)
-            if committed + last > here + 1:
-                raise ValueError("history: a token that sees later tokens of its chunk has no exact row")
-            seen = self.rows[:committed] + self.rows[committed + first : min(committed + last, here)]
-            self.rows.append(Row(int(token), int(position), tuple(seen)))
-
-    def retain(self, first: int, rows: Sequence[int]) -> None:
-        self.rows[first:] = [self.rows[row] for row in rows]
+from .attention import DenseAttention
+from .cache import KVCache
+from .decoding.api import prepare
+from .decoding.config import SamplingConfig
+from .history import Row
+from .model import Qwen3
 
 
 def deviation(model: Qwen3, cache: KVCache, sequence: int) -> float:
@@ -55,8 +25,6 @@ def deviation(model: Qwen3, cache: KVCache, sequence: int) -> float:
 
     Raises `ValueError` when the cache does not record.
     """
-    from .attention import DenseAttention
-
     if cache.histories is None:
         raise ValueError("deviation: the cache does not record (KVCache(..., record=True))")
     committed = cache.histories[sequence].rows[: cache.committed[sequence]]
@@ -94,8 +62,6 @@ def check_exactness(model: Qwen3, prompt_ids: Sequence[int], config: SamplingCon
     In float32 it is a few 1e-6; a stale, misplaced or wrongly visible row shows as something of the size of the rows.
     Masked diffusion keeps no rows, so there is nothing to check: `ValueError`.
     """
-    from .decoding.api import prepare
-
     engine, decoders = prepare(model, [list(prompt_ids)], config, record=True)
     for _ in engine.run(decoders):
         pass
