@@ -46,7 +46,7 @@ inline void multiply(const typename Kind::Element* a, int64_t a_row, int64_t a_s
   Floats sum[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) sum[r][v] = keep ? load(c + r * kTile + v * kLanes) * keep[v] : broadcast(0.0f);
+    for (int v = 0; v < V; ++v) sum[r][v] = broadcast(0.0f);
   for (int64_t s = 0; s < steps; ++s)
 #pragma GCC unroll 8  // GCC would keep the sums of some shapes in memory
     for (int r = 0; r < R; ++r)
@@ -54,7 +54,10 @@ inline void multiply(const typename Kind::Element* a, int64_t a_row, int64_t a_s
         sum[r][v] = Kind::add(sum[r][v], a[r * a_row + s * a_step], b + s * kTile + v * kLanes);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) store(c + r * kTile + v * kLanes, sum[r][v]);
+    for (int v = 0; v < V; ++v) {
+      float* to = c + r * kTile + v * kLanes;
+      store(to, keep ? fma(load(to), keep[v], sum[r][v]) : sum[r][v]);  // last: small sums round less than the total
+    }
 }
 
 template <class Kind, int V>

@@ -185,7 +185,7 @@ class Engine:
         if not rows:
             return dict.fromkeys(asked, NO_SCORES)
         device = hidden.device
-        chosen = hidden[torch.tensor(rows, device=device)]
+        chosen = hidden.index_select(0, torch.tensor(rows, device=device))
         choice: dict[str, Any] = {
             "given": torch.tensor(given, device=device) if max(given) >= 0 else None,
             "suppressed": self._suppressed_ids(asked),
