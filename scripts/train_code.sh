@@ -2,10 +2,10 @@
 # Trains the code models: one short autoregressive start, then equal budgets for ReFusion, AR and masked diffusion.
 # usage: scripts/train_code.sh DIR [STEPS]     (DIR gets data, checkpoints and logs; a run that was stopped continues)
 #
-# Short problems come first: copying names and numbers from the instruction is learned there in minutes and hardly at
-# all on long ones. AR learns from plain code, the others from code whose lines are filled up to slots of 8 tokens, so
-# that AR does not spend its time on fill. Slots of 1 to 4 beside those of 8: refining decodes half-written slots, which
-# training with slots of 8 alone never shows.
+# Short problems come first: with them (and a smaller learning rate) copying names and numbers from the instruction was
+# learned in minutes, on long ones not at all in the same time. AR learns from plain code, the others from code whose
+# lines are filled up to slots of 8 tokens, so that AR does not spend its time on fill. Slots of 1 to 4 beside those of 8
+# are a guess that is not tested yet: refining decodes half-written slots, which training with slots of 8 never shows.
 set -euo pipefail
 out=$1 steps=${2:-6000}
 mkdir -p "$out"
