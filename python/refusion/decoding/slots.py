@@ -79,14 +79,13 @@ class SlotDecoder:
 
         drafts, offset = [], 0
         rest = Score([], [], round=plan.round)
-        scored = 0 if self._scores_all else 1  # tokens of a slot that the plan's scores hold
         for index, slot in enumerate(plan.slots):
             if index in chosen:
                 at = offset if self._scores_all else index
                 count = slot.length if self._scores_all else 1
                 first = slice(at, at + count)
                 drafts.append(Draft(slot, plan.scores.token[first].tolist(), plan.scores.probability[first].tolist()))
-                if scored:
+                if not self._scores_all:
                     rest.rows.extend(range(plan.row + offset + 1, plan.row + offset + slot.length))
                     rest.positions.extend(range(slot.start + 1, slot.start + slot.length))
             offset += slot.length
