@@ -183,12 +183,19 @@ class Qwen3(nn.Module):
     def device(self) -> torch.device:
         return self.embedding.device
 
-    def initialise(self, generator: torch.Generator | None = None, std: float = 0.02) -> Qwen3:
-        """Draws every matrix from N(0, std); norms stay at one."""
+    def initialise(self, generator: torch.Generator | None = None, scale: float = 1.0) -> Qwen3:
+        """Draws matrices from a normal distribution; norms stay at one.
+
+        The deviation is scale / sqrt(columns), so that every product keeps its size, and 0.7 of that in embedding and
+        head. Small models learn much faster from it than from 0.02 everywhere (docs/training.md).
+        """
         with torch.no_grad():
-            for parameter in self.parameters():
+            for name, parameter in self.named_parameters():
                 if parameter.ndim == 2:
-                    parameter.normal_(0.0, std, generator=generator)
+                    deviation = scale * parameter.shape[1] ** -0.5
+                    parameter.normal_(
+                        0.0, 0.7 * deviation if name in ("embedding", "head") else deviation, generator=generator
+                    )
         return self
 
     def hidden(self, input_ids: Tensor, attention: Attention) -> Tensor:

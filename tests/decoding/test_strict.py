@@ -44,7 +44,7 @@ relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[Health
 def noisy(model: refusion.Qwen3) -> refusion.Qwen3:
     """Random weights: EOS and every other token turn up anywhere."""
     torch.manual_seed(1)
-    return refusion.Qwen3(model.config).initialise(std=0.4).requires_grad_(False)
+    return refusion.Qwen3(model.config).initialise(scale=4.5).requires_grad_(False)
 
 
 @pytest.fixture(scope="session")

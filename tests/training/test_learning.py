@@ -38,6 +38,7 @@ def test_unseen_pairs_are_learned(tmp_path: Path, objective: str, steps: int, le
         tokenizer=CHECKPOINT,
         max_steps=steps,
         batch_size=32,
+        optimizer="muon",
         learning_rate=4e-3,
         warmup=20,
         slot_sizes=(4, 8),

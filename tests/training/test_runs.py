@@ -72,15 +72,16 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert logs[0] == logs[1]
 
 
-def test_resume_after_kill_gives_the_same_bits(task: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_resume_after_kill_gives_the_same_bits(task: Path, tmp_path: Path, optimizer: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(settings(task, whole)) == 0
-    process = start(*options(task, broken))
+    assert train(settings(task, whole, optimizer=optimizer)) == 0
+    process = start(*options(task, broken), "--optimizer", optimizer)
     wait_for_step(process, 10)
     process.kill()
     process.wait()
     assert read_state(broken / STATE)["step"] == 8  # step 10 and what came after is lost, and taken again
-    assert train(settings(task, broken), resume=True) == 0
+    assert train(settings(task, broken, optimizer=optimizer), resume=True) == 0
     assert_same_run(whole, broken)
 
 

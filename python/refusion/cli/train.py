@@ -56,7 +56,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     batch.add_argument("--slot-sizes", type=int, nargs="+", default=none, metavar="K", help="of the refusion objective")
     batch.add_argument("--seed", type=int, default=none)
     step = parser.add_argument_group("optimiser")
-    for name in ("learning-rate", "min-learning-rate", "weight-decay", "beta1", "beta2", "clip", "ema"):
+    step.add_argument("--optimizer", choices=("adamw", "muon"), default=none, help="muon: for the layers' matrices")
+    rates = ("learning-rate", "matrix-learning-rate", "min-learning-rate", "decay")
+    for name in (*rates, "weight-decay", "beta1", "beta2", "clip", "ema"):
         step.add_argument(f"--{name}", type=float, default=none, metavar="X")
     step.add_argument("--warmup", type=int, default=none, metavar="STEPS")
     machine = parser.add_argument_group("machine")

@@ -8,6 +8,7 @@ from typing import Any
 
 OBJECTIVES = ("refusion", "ar", "mdm")
 PRECISIONS = ("auto", "float32", "bfloat16")
+OPTIMIZERS = ("adamw", "muon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,10 @@ class TrainConfig:
         answer_multiple: fill answers up with EOS to a multiple of this many tokens.
         max_steps, max_minutes: the run ends at whichever comes first. The learning rate follows steps when there is a
             `max_steps`, else time.
-        learning_rate, min_learning_rate: peak, and share of it at the end of the cosine.
+        optimizer: 'adamw', or 'muon' for the layers' matrices and AdamW for the rest (torch 2.9 or newer, no FSDP).
+        learning_rate, min_learning_rate: peak, and share of it at the end of the schedule.
+        matrix_learning_rate: peak of Muon.
+        decay: share of the run, at its end, in which the learning rate falls linearly; 0: a cosine over the whole run.
         warmup: steps of linear warm-up.
         weight_decay: of matrices; norms and biases have none.
         clip: largest norm of the gradient.
@@ -49,8 +53,11 @@ class TrainConfig:
     answer_multiple: int = 1
     max_steps: int | None = None
     max_minutes: float | None = None
+    optimizer: str = "adamw"
     learning_rate: float = 1e-3
+    matrix_learning_rate: float = 0.02
     min_learning_rate: float = 0.1
+    decay: float = 0.0
     warmup: int = 100
     weight_decay: float = 0.1
     beta1: float = 0.9
@@ -69,7 +76,7 @@ class TrainConfig:
     eval_settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, choices in (("objective", OBJECTIVES), ("precision", PRECISIONS)):
+        for name, choices in (("objective", OBJECTIVES), ("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}")
         for name in ("batch_size", "micro_batch", "max_length", "answer_multiple", "eval_samples"):
@@ -78,8 +85,13 @@ class TrainConfig:
         for name in ("warmup", "log_every", "save_every", "eval_every", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not self.learning_rate > 0 or not self.clip > 0:
-            raise ValueError(f"learning_rate and clip must be positive, got {self.learning_rate} and {self.clip}")
+        for name in ("learning_rate", "matrix_learning_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must lie in [0, 1], got {self.decay}")
+        if self.optimizer == "muon" and self.fsdp:
+            raise ValueError("optimizer 'muon' needs whole matrices: not with fsdp")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must lie in [0, 1), got {self.ema}")
         if self.max_steps is None and self.max_minutes is None:

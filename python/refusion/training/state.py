@@ -14,6 +14,7 @@ from torch import Tensor
 from ..checkpoint import write_atomically
 from .config import TrainConfig
 from .distributed import local, shard_like, whole
+from .optimiser import Optimiser
 
 STATE = "training-state.pt"
 VERSION = 1
@@ -43,17 +44,15 @@ class Average:
         torch._foreach_lerp_(self._mean, self._live, 1 - min(self.decay, (1 + step) / (10 + step)))
 
 
-def gather(parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+def gather(parameters: Mapping[str, Tensor], optimiser: Optimiser) -> dict[str, dict[str, Tensor]]:
     """Whole optimiser state by parameter name, on the CPU; every process calls this."""
-    moments = optimizer.state
-    return {
-        n: {k: whole(v).cpu().clone() for k, v in moments[p].items()} for n, p in parameters.items() if p in moments
-    }
+    moments = {n: optimiser.state_of(p) for n, p in parameters.items()}
+    return {n: {k: whole(v).cpu().clone() for k, v in m.items()} for n, m in moments.items() if m is not None}
 
 
 def scatter(
     parameters: Mapping[str, Tensor],
-    optimizer: torch.optim.Optimizer,
+    optimiser: Optimiser,
     weights: dict[str, Tensor],
     moments: dict[str, dict[str, Tensor]],
 ) -> None:
@@ -61,11 +60,11 @@ def scatter(
     for name, parameter in parameters.items():
         parameter.detach().copy_(shard_like(weights[name], parameter))
         if name in moments:
-            optimizer.state[parameter] = {
-                # The count of steps is a scalar on every process.
-                k: shard_like(v, parameter) if v.ndim else v.to(parameter.device)
-                for k, v in moments[name].items()
+            # The count of steps is a scalar on every process.
+            state = {
+                k: shard_like(v, parameter) if v.ndim else v.to(parameter.device) for k, v in moments[name].items()
             }
+            optimiser.restore(parameter, state)
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:

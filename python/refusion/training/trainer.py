@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from .distributed import Workers, gradients_stay_local, parallel, whole, worker_
 from .evaluation import HeldOut
 from .log import RunLog
 from .objective import Draws, TokenBatch, TrainingBatch, loss_parts, make_objective
+from .optimiser import Optimiser, schedule
 from .start import choose_precision, copy_tokenizer, load_model, load_tokenizer
 from .state import STATE, Average, check_settings, gather, read_state, scatter, write_state
 
@@ -98,7 +98,7 @@ class Trainer:
         self.precision, self.autocast = choose_precision(config.precision, self.model, device)
         self.module = parallel(LossModule(self.model), self.model.layers, team, config.fsdp)
         self.parameters = dict(self.model.named_parameters())
-        self.optimizer = self._optimizer()
+        self.optimiser = Optimiser(self.parameters, config)
         self.average = Average(self.parameters, config.ema) if config.ema else None
         self.step, self.tokens = 0, 0
         if state is not None:
@@ -118,8 +118,8 @@ class Trainer:
             ended, stopped, progress = self._agree()
             if ended or stopped:
                 break
-            rate = self._learning_rate(progress)
-            sums += self._step(rate)
+            factor = schedule(config, self.step, progress)
+            sums += self._step(factor)
             since += 1
             self.log.advance()
             if config.log_every and self.step % config.log_every == 0:
@@ -132,7 +132,7 @@ class Trainer:
                         "next_token": next_token,
                         "masked": masked,
                         "gradient_norm": norm,
-                        "learning_rate": rate,
+                        "learning_rate": config.learning_rate * factor,
                         "tokens": self.tokens,
                         "tokens_per_second": (self.tokens - last_tokens) / max(60 * (minutes - last_minutes), 1e-9),
                         "minutes": minutes,
@@ -174,13 +174,7 @@ class Trainer:
         progress = by_time if config.max_steps is None else by_steps
         return none or max(by_time, by_steps) >= 1, int(stopped), min(progress, 1.0)
 
-    def _learning_rate(self, progress: float) -> float:
-        config = self.config
-        warm = min((self.step + 1) / config.warmup, 1.0) if config.warmup else 1.0
-        low = config.min_learning_rate
-        return config.learning_rate * warm * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-    def _step(self, rate: float) -> Tensor:
+    def _step(self, factor: float) -> Tensor:
         """One optimiser step; returns next-token part, masked part and gradient norm without waiting for them."""
         batch, draws, everything = self._draw()
         targets, samples = everything.targets, everything.samples
@@ -188,8 +182,6 @@ class Trainer:
         # As many forwards in every process, because FSDP gathers weights in each.
         most = -(-len(batch.tokens) // self.team.count)
         pieces = mine.tensor_split(-(-most // self.config.micro_batch))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         parts = torch.zeros(2, device=self.device)
         for number, rows in enumerate(pieces, 1):
             piece = to_device(_rows(batch, rows) if len(rows) else _nothing(batch), self.device)
@@ -202,8 +194,7 @@ class Trainer:
                 ((next_token + masked) * self.team.count).backward()
             parts += torch.stack((next_token, masked)).detach()
         norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)).detach()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimiser.step(factor)
         self.step += 1
         self.tokens += int(batch.prompt_lengths.sum() + batch.answer_lengths.sum())
         if self.average is not None:
@@ -250,7 +241,7 @@ class Trainer:
     @torch.no_grad()
     def _save(self) -> None:
         weights = {name: whole(p.detach()).cpu() for name, p in self.parameters.items()}
-        moments = gather(self.parameters, self.optimizer)
+        moments = gather(self.parameters, self.optimiser)
         average = {} if self.average is None else {n: whole(v).cpu() for n, v in self.average.values.items()}
         with self._evaluated_weights() as model:
             if self.team.first:
@@ -275,9 +266,9 @@ class Trainer:
             started = state["samples"]
             raise ValueError(f"{self.config.data}: the run was started with {started} samples, not {len(self.data)}")
         with torch.no_grad():
-            scatter(self.parameters, self.optimizer, state["weights"], state["moments"])
+            scatter(self.parameters, self.optimiser, state["weights"], state["moments"])
             if self.average is not None:
-                scatter(self.average.values, self.optimizer, state["average"], {})
+                scatter(self.average.values, self.optimiser, state["average"], {})
         self.step, self.tokens = state["step"], state["tokens"]
 
     def _data(self, path: Path, name: str, team: Workers) -> Dataset:
@@ -297,13 +288,6 @@ class Trainer:
         if team.first:
             team.wait()
         return data
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
-        vectors = [p for p in self.parameters.values() if p.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
 
     def _report_data(self) -> None:
         counts, size = self.data.counts, sum(p.numel() for p in self.model.parameters())
