@@ -105,10 +105,12 @@ class Generator:
             self._add(self._step(kind, callable_names), asked, lines)
         end = self._end(kind)
         self._add(end, asked, lines)
-        header = pick.choice(L.HEADERS).replace("$n", name).replace("$k", pick.choice(L.NOUNS[kind]))
+        variable = pick.choice(L.VARIABLE_NAMES[kind])
+        header = pick.choice(L.HEADERS).replace("$n", name).replace("$v", variable)
+        header = header.replace("$k", pick.choice(L.NOUNS[kind]))
         gives_number = kind == "number" and lines[-1] == "return $v"
         text = header + pick.choice(L.JOINERS).join(asked) + "."
-        return Function(name, kind, pick.choice(L.VARIABLE_NAMES[kind]), text, tuple(lines), gives_number)
+        return Function(name, kind, variable, text, tuple(lines), gives_number)
 
     def _add(self, step: tuple[str, list[str]], asked: list[str], lines: list[str]) -> None:
         asked.append(step[0])

@@ -144,10 +144,11 @@ GUARDS = {
     "string": ("len($v) > $a", ("if it is longer than $a", "when it has more than $a characters")),
     "dict": ("len($v) > $a", ("if there are more than $a entries", "when it has more than $a entries")),
 }
+# The instruction names function and variable: lines are then free to be written in any order.
 HEADERS = (
-    "Write $n for $k: ",
-    "Define $n, which takes $k: ",
-    "Create a function $n. Given $k, ",
-    "$n gets $k. ",
+    "Write $n($v) for $k: ",
+    "Define $n($v), which takes $k: ",
+    "Create a function $n($v). Given $k, ",
+    "$n($v) gets $k. ",
 )
 JOINERS = ("; then ", ", then ", ". Next, ", "; ")

@@ -69,9 +69,13 @@ PHRASES = (
     ),
     *(" = abs(", " = min(", " = max(", ".upper()\n", ".lower()\n", "(x) for x in"),
 )
-# Longest phrase first; then a word, a letter in quotes, or a sign, each with the spaces before it.
+# First a returned name with its `return`: the first token of a slot then tells which name it is, so that a planner that
+# does not know the name yet leaves the slot alone. Then the longest phrase; then a word, a letter in quotes, or a sign,
+# each with the spaces before it.
 PIECE = re.compile(
-    "|".join(re.escape(p) for p in sorted(PHRASES, key=lambda p: (-len(p), p))) + r'| *\w+| *"\w*"| *[^\w\s"]+| *"|\s'
+    r" *return \w+(?=\n)|"
+    + "|".join(re.escape(p) for p in sorted(PHRASES, key=lambda p: (-len(p), p)))
+    + r'| *\w+| *"\w*"| *[^\w\s"]+| *"|\s'
 )
 
 
