@@ -28,8 +28,11 @@ problems train_plain.jsonl train 150000 0 --layout plain
 problems test.jsonl test 500 1
 
 for objective in "${objectives[@]}"; do
-  data=train.jsonl multiple=32
-  [ "$objective" = ar ] && data=train_plain.jsonl multiple=1
+  case $objective in
+    refusion) data=train.jsonl multiple=32 ;;
+    mdm) data=train.jsonl multiple=128 ;;  # every forward of its decoder shows the whole canvas of 128
+    ar) data=train_plain.jsonl multiple=1 ;;
+  esac
   run=$out/$objective-$seed
   [ -f "$run/done" ] && continue
   start=(--config "$out/model.json" --tokenizer "$out/tokenizer.json")
