@@ -14,6 +14,8 @@ COMMANDS = {
     "bench": "refusion.cli.bench",
     "info": "refusion.cli.info",
     "train": "refusion.cli.train",
+    "eval": "refusion.cli.eval",
+    "compare": "refusion.cli.compare",
 }
 
 

@@ -104,7 +104,10 @@ def fill_slots(code: str, slot: int = SLOT) -> str:
 
     Counts pieces, which are tokens of `build_tokenizer`'s result for the texts of this task.
     """
-    lines = []
-    for line in code.splitlines(keepends=True):
-        lines.append(line + FILL * (-len(PIECE.findall(line)) % slot))
-    return "".join(lines)
+    lines = code.splitlines(keepends=True)
+    return "".join(line + FILL * (-len(PIECE.findall(line)) % slot) for line in lines)
+
+
+def filled_length(code: str, slot: int = SLOT) -> int:
+    """Tokens of `fill_slots(code)`."""
+    return sum(-(-len(PIECE.findall(line)) // slot) * slot for line in code.splitlines(keepends=True))

@@ -1,0 +1,62 @@
+"""The comparison for people: a table, and accuracy over speed as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..checkpoint import write_atomically
+from .compare import Comparison
+
+COLOURS = {"ar": "tab:blue", "mdm": "tab:orange", "refusion": "tab:green"}
+NAMES = {"ar": "autoregressive, cached", "mdm": "masked diffusion", "refusion": "ReFusion"}
+DEFINITIONS = (
+    "accuracy: answers that pass hidden tests, ± one standard error; tokens: those of the returned text (no fill, no "
+    "EOS, no prompt);\nseconds: of decoding, one sequence at a time, prompts included; settings take turns on every "
+    "problem."
+)
+
+
+def table(comparison: Comparison) -> str:
+    """One line a setting, in Markdown."""
+    lines = [
+        "| decoder | problems | accuracy | tokens/forward | tokens/s | over AR | over MDM |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in comparison.rows:
+        s = row.summary
+        ratios = [comparison.speedup(row, over) for over in (comparison.autoregressive, comparison.masked)]
+        lines.append(
+            f"| {row.name} | {s.items} | {100 * s.accuracy:.1f} ± {100 * s.error:.1f} % | {s.tokens_per_forward:.2f} "
+            f"| {s.tokens_per_second:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
+        )
+    return "\n".join([*lines, "", DEFINITIONS])
+
+
+def plot(comparison: Comparison, picture: Path) -> bool:
+    """One point a setting; returns False where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for variant, colour in COLOURS.items():
+        rows = [r for r in comparison.rows if r.variant == variant]
+        axes.errorbar(
+            [r.summary.tokens_per_second for r in rows],
+            [100 * r.summary.accuracy for r in rows],
+            [100 * r.summary.error for r in rows],
+            fmt="o",
+            capsize=3,
+            color=colour,
+            label=NAMES[variant],
+        )
+        for row in rows:
+            label = row.name.split(" ", 1)[1].removesuffix(" (recommended)")
+            at = (row.summary.tokens_per_second, 100 * row.summary.accuracy)
+            axes.annotate(label, at, xytext=(5, 5), textcoords="offset points", fontsize=7)
+    axes.set(xscale="log", xlabel="tokens per second", ylabel="problems solved (%)", ylim=(0, 100))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
+    write_atomically(picture, lambda file: figure.savefig(file, format="png", dpi=120))
+    return True
