@@ -19,11 +19,24 @@ struct Launch {
   int multiprocessors;  // of the device; decides how far rows and prefixes are split
 };
 
+// Every op has these two functions.
 template <class Op>
 struct Launcher {
   size_t (*workspace_bytes)(const Op& op, int multiprocessors);
-  int (*launch)(const Op& op, const Launch& launch);  // cudaError_t
+  int (*launch)(const Op& op, const Launch& launch);  // returns a cudaError_t
 };
+
+#define REFUSION_LAUNCHERS(Op)                             \
+  size_t workspace_bytes(const Op& op, int multiprocessors); \
+  int launch(const Op& op, const Launch& launch);
+REFUSION_LAUNCHERS(ScoreTokens)
+REFUSION_LAUNCHERS(ScoreHidden)
+REFUSION_LAUNCHERS(SelectSlots)
+REFUSION_LAUNCHERS(AcceptTokens)
+REFUSION_LAUNCHERS(RopeAppend)
+REFUSION_LAUNCHERS(Attend)
+REFUSION_LAUNCHERS(CompactRows)
+#undef REFUSION_LAUNCHERS
 
 struct Library {
   Launcher<ScoreTokens> score_tokens;

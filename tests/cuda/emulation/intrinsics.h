@@ -118,6 +118,8 @@ T atomicMax(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old
 template <class T>
 T atomicMin(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return v < old ? v : old; }); }
 template <class T>
+T atomicOr(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return T(old | v); }); }
+template <class T>
 T atomicExch(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T) { return v; }); }
 
 // The twins of portable.cuh's PTX.

@@ -1,0 +1,169 @@
+// The state of scoring one row of logits: shared by score_tokens and score_hidden. Sums run in float32; states of parts
+// of a row are merged in a fixed order, so that a result depends on the launch alone.
+#pragma once
+#include "cuda/portable.cuh"
+#include "refusion/philox.h"
+#include "refusion/score_tokens.h"
+
+namespace refusion::cuda {
+
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kMostNoise = 16.65f;  // Gumbel noise of the greatest uniform, 1 - 2^-24
+
+struct ScoreState {
+  float reference;  // greatest logit so far; -inf: nothing but -inf
+  float sum;        // of 2^t, t = (logit - reference) * log2(e)
+  float weighted;   // of t * 2^t
+  float best, second;  // greatest logits that may be chosen
+  int best_id;         // the lowest with `best`; -1: none
+  float drawn, drawn_logit;  // greatest logit / temperature + noise
+  int drawn_id;
+  float given;  // logit of the given id
+};
+constexpr int kScoreWords = sizeof(ScoreState) / 4;
+
+__device__ __forceinline__ ScoreState empty_state() {
+  return {-INFINITY, 0.0f, 0.0f, -INFINITY, -INFINITY, -1, -INFINITY, -INFINITY, -1, -INFINITY};
+}
+
+// What one row asks for.
+struct RowChoice {
+  int64_t given;  // id to capture, or -1
+  float temperature;
+  const int64_t* sample_key;
+
+  __device__ __forceinline__ RowChoice(const TokenChoice& choice, int64_t row)
+      : given(choice.given != nullptr && choice.given[row] >= 0 ? choice.given[row] : -1),
+        temperature(choice.temperature),
+        sample_key(choice.temperature > 0 ? choice.sample_keys + 4 * row : nullptr) {}
+};
+
+// Expresses the sums relative to a reference that is not less.
+__device__ __forceinline__ void raise_reference(ScoreState& state, float reference) {
+  const float shift = (state.reference - reference) * kLog2e;
+  if (shift < 0) {
+    const bool lost = shift < -126.0f;  // also where nothing was summed yet: no infinity times zero
+    const float factor = exp2f(shift);
+    state.weighted = lost ? 0.0f : (state.weighted + shift * state.sum) * factor;
+    state.sum = lost ? 0.0f : state.sum * factor;
+    state.reference = reference;
+  }
+}
+
+// Adds a logit not above the reference. Infinities give NaN differences, which fmaxf turns into the floor.
+__device__ __forceinline__ void add_logit(ScoreState& state, float logit) {
+  const float t = fmaxf((logit - state.reference) * kLog2e, -126.0f), power = exp2f(t);
+  state.sum += power;
+  state.weighted += t * power;
+}
+
+// A logit that may be chosen, in ascending order of ids.
+__device__ __forceinline__ void rank_logit(ScoreState& state, float logit, int id) {
+  if (logit > state.best) {
+    state.second = state.best;
+    state.best = logit;
+    state.best_id = id;
+  } else {
+    state.second = fmaxf(state.second, logit);
+  }
+}
+
+// Draws among the logits of ids 4 * block .. 4 * block + 3; -inf: not to be chosen.
+__device__ __forceinline__ void draw_logits(ScoreState& state, const float (&logit)[4], uint32_t block,
+                                            const RowChoice& choice) {
+  const float top = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
+  if (top > -INFINITY && top / choice.temperature + kMostNoise > state.drawn) {
+    const Philox noise = philox(choice.sample_key, block);
+    for (int i = 0; i < 4; ++i) {
+      const float value = logit[i] / choice.temperature - logf(-logf(uniform(noise.word[i])));
+      if (logit[i] > -INFINITY && value > state.drawn) {
+        state.drawn = value;
+        state.drawn_logit = logit[i];
+        state.drawn_id = int(4 * block) + i;
+      }
+    }
+  }
+}
+
+// Whether candidate a is to be taken before b: the lowest id wins ties.
+__device__ __forceinline__ bool goes_before(float a, int a_id, float b, int b_id) {
+  return a_id >= 0 && (b_id < 0 || a > b || (a == b && a_id < b_id));
+}
+
+// Adds the state of other ids of the same row.
+__device__ __forceinline__ void merge_states(ScoreState& state, ScoreState other) {
+  const float reference = fmaxf(state.reference, other.reference);
+  raise_reference(state, reference);
+  raise_reference(other, reference);
+  state.sum += other.sum;
+  state.weighted += other.weighted;
+  state.second = fmaxf(fmaxf(state.second, other.second), fminf(state.best, other.best));
+  if (goes_before(other.best, other.best_id, state.best, state.best_id)) {
+    state.best = other.best;
+    state.best_id = other.best_id;
+  }
+  if (goes_before(other.drawn, other.drawn_id, state.drawn, state.drawn_id)) {
+    state.drawn = other.drawn;
+    state.drawn_logit = other.drawn_logit;
+    state.drawn_id = other.drawn_id;
+  }
+  state.given = fmaxf(state.given, other.given);
+}
+
+__device__ __forceinline__ ScoreState shuffle_state(const ScoreState& state, int lanes) {
+  union {
+    ScoreState state;
+    uint32_t word[kScoreWords];
+  } mine, theirs;
+  mine.state = state;
+#pragma unroll
+  for (int i = 0; i < kScoreWords; ++i) theirs.word[i] = __shfl_xor_sync(kAllLanes, mine.word[i], lanes);
+  return theirs.state;
+}
+
+// The merged state of `kLanes` neighbouring lanes, in each of them.
+template <int kLanes = 32>
+__device__ __forceinline__ ScoreState merge_lanes(ScoreState state) {
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) merge_states(state, shuffle_state(state, lanes));
+  return state;
+}
+
+// Writes the results of a row.
+__device__ __forceinline__ void deliver(const ScoreState& state, const RowChoice& choice, const TokenScores& scores,
+                                        int64_t row) {
+  const bool empty = state.reference == -INFINITY;
+  const auto probability = [&](float logit) {
+    if (empty || !(logit > -INFINITY)) return 0.0f;
+    const float p = exp2f((logit - state.reference) * kLog2e) / state.sum;
+    return p < 1.0f ? p : 1.0f;  // an infinite logit takes all of it
+  };
+  int64_t token = choice.sample_key != nullptr ? state.drawn_id : state.best_id;
+  float logit = choice.sample_key != nullptr ? state.drawn_logit : state.best;
+  if (choice.given >= 0) {
+    token = choice.given;
+    logit = state.given;
+  }
+  scores.token[row] = token;
+  scores.probability[row] = probability(logit);
+  scores.log_sum_exp[row] = empty ? -INFINITY : state.reference + log2f(state.sum) * kLn2;
+  if (scores.entropy != nullptr) {
+    const float entropy = empty ? 0.0f : (log2f(state.sum) - state.weighted / state.sum) * kLn2;
+    scores.entropy[row] = fmaxf(entropy, 0.0f);
+  }
+  if (scores.margin != nullptr) scores.margin[row] = probability(state.best) - probability(state.second);
+}
+
+// Merges the states of the parts of each row, one warp a row.
+// budget: registers 64, shared 0
+__global__ void __launch_bounds__(128) merge_parts(const ScoreState* parts, int64_t rows, int count, TokenChoice choice,
+                                                   TokenScores scores) {
+  const int64_t row = int64_t(blockIdx.x) * 4 + warp_id();
+  ScoreState state = empty_state();
+  if (row < rows)
+    for (int part = lane_id(); part < count; part += 32) merge_states(state, parts[row * count + part]);
+  state = merge_lanes(state);
+  if (row < rows && lane_id() == 0) deliver(state, RowChoice(choice, row), scores, row);
+}
+
+}  // namespace refusion::cuda
