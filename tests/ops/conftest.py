@@ -1,15 +1,39 @@
+from __future__ import annotations
+
 import os
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from backends import BACKENDS, compiled_module, missing
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("ops", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure; the backend is the same for every example.
+settings.register_profile(
+    "ops", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 settings.load_profile("ops")
 
 
 def pytest_report_header() -> str:
     return f"REFUSION_EXT_MAX_ISA: {os.environ.get('REFUSION_EXT_MAX_ISA') or 'not set'}"
+
+
+@pytest.fixture(scope="session")
+def compiled_modules() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture(autouse=True, params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, compiled_modules: dict[str, Any]) -> str:
+    """Every op test runs on every backend that can be had; `pytest -k cpu` chooses one."""
+    name: str = request.param
+    if reason := missing(name):
+        pytest.skip(reason)
+    if name not in compiled_modules:
+        compiled_modules[name] = compiled_module(name)
+    monkeypatch.setattr("refusion_ext.ops._C", compiled_modules[name])
+    return name
 
 
 @pytest.fixture(autouse=True)

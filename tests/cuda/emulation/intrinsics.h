@@ -58,12 +58,13 @@ inline uint64_t vote(Op op, unsigned mask, uint64_t value, bool is_signed, Site 
   return warp_op(op, mask, value, is_signed, 32, nullptr, nullptr, site);
 }
 
-// Relaxed: an atomic orders no other memory.
+// Relaxed: an atomic orders no other memory. `change` takes its operands by value, so that nothing in between is an
+// access at which another thread could go on.
 template <class T, class Change>
-EMULATION_UNCHECKED T atomic(T* address, Change change) {
+EMULATION_UNCHECKED T atomic(T* address, T value, Change change) {
   note_access(address, sizeof(T), true, true);
   const T old = *static_cast<volatile T*>(address);
-  *static_cast<volatile T*>(address) = change(old);
+  *static_cast<volatile T*>(address) = change(old, value);
   return old;
 }
 
@@ -111,16 +112,17 @@ inline unsigned __reduce_min_sync(unsigned m, unsigned v, EMULATION_SITE) {
   return unsigned(emulation::vote(emulation::Op::minimum, m, v, false, site));
 }
 
-template <class T>
-T atomicAdd(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return T(old + v); }); }
-template <class T>
-T atomicMax(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return old < v ? v : old; }); }
-template <class T>
-T atomicMin(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return v < old ? v : old; }); }
-template <class T>
-T atomicOr(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T old) { return T(old | v); }); }
-template <class T>
-T atomicExch(T* p, emulation::Plain<T> v) { return emulation::atomic(p, [=](T) { return v; }); }
+#define EMULATION_ATOMIC(name, result)                                     \
+  template <class T>                                                       \
+  T name(T* p, emulation::Plain<T> v) {                                    \
+    return emulation::atomic<T>(p, v, [](T old, T value) { return T(result); }); \
+  }
+EMULATION_ATOMIC(atomicAdd, old + value)
+EMULATION_ATOMIC(atomicMax, old < value ? value : old)
+EMULATION_ATOMIC(atomicMin, value < old ? value : old)
+EMULATION_ATOMIC(atomicOr, old | value)
+EMULATION_ATOMIC(atomicExch, (void(old), value))
+#undef EMULATION_ATOMIC
 
 // The twins of portable.cuh's PTX.
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __nv_bfloat16, EMULATION_SITE) {

@@ -1,0 +1,116 @@
+"""Builds of the emulation: the kernels of csrc/cuda behind the real bindings, and the emulation's own self-test.
+
+Objects are kept in `build/emulation` of the checkout, named by the hash of all sources, so that an unchanged tree
+compiles nothing. Modes: 'plain'; 'asan' (address and undefined-behaviour sanitizers); 'race' (race detector);
+'coverage'.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent
+EMULATION = FOLDER / "emulation"
+MODES = {
+    "plain": ("-O2",),
+    "asan": ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"),
+    "race": ("-O1", "-fsanitize=thread"),
+    "coverage": ("-O1", "--coverage", "-fprofile-update=single"),
+}
+LINKED = {"asan": ("-fsanitize=address,undefined",), "coverage": ("--coverage",)}
+COMMON = (
+    *("-std=c++17", "-g", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}", f"-I{FOLDER}", f"-I{EMULATION}"),
+    *("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-fno-strict-aliasing", "-ffp-contract=off"),
+)
+
+
+def available() -> bool:
+    """Whether this is a checkout and there is a compiler that the emulation knows."""
+    return (ROOT / "csrc" / "cuda").is_dir() and shutil.which("g++") is not None and os.uname().machine == "x86_64"
+
+
+def kernels() -> list[Path]:
+    return sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+
+
+@functools.cache
+def module(mode: str) -> Path:
+    """The emulated `_C` of a mode, built if need be."""
+    import pybind11
+
+    include = (f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}", '-DREFUSION_VERSION="emulated"')
+    bindings = [p for p in sorted((ROOT / "csrc" / "bindings").glob("*.cpp")) if "backend" not in p.name]
+    jobs = [_object(p, ("-O1", "-fopenmp", *include)) for p in (*bindings, FOLDER / "emulated_backend.cpp")]
+    jobs += [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
+    jobs += [_object(p, (*MODES[mode], *_emulated())) for p in kernels()]
+    return _link(jobs, f"_C-{mode}", ("-shared", "-fopenmp", "-ldl", *LINKED.get(mode, ())))
+
+
+def selftest(mode: str) -> Path:
+    """The emulation's self-test as a program."""
+    jobs = [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
+    jobs.append(_object(EMULATION / "selftest.cu", (*MODES[mode], *_emulated())))
+    return _link(jobs, f"selftest-{mode}", ("-ldl", *LINKED.get(mode, ())))
+
+
+def load(path: Path) -> ModuleType:
+    """Imports a module built by `module`."""
+    spec = importlib.util.spec_from_file_location("_C", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def _emulated() -> tuple[str, ...]:
+    return ("-x", "c++", "-include", str(EMULATION / "cuda_emulation.h"))
+
+
+@functools.cache
+def _sources() -> str:
+    """Hash of everything that an object may include."""
+    digest = hashlib.sha256()
+    for folder in (ROOT / "csrc", FOLDER):
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cuh")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _object(source: Path, flags: tuple[str, ...]) -> tuple[Path, list[str]]:
+    """Where the object of a source lies, and the command that makes it."""
+    digest = hashlib.sha256(repr((_sources(), source.read_bytes(), flags)).encode()).hexdigest()[:16]
+    target = ROOT / "build" / "emulation" / f"{source.stem}-{digest}.o"
+    return target, ["g++", *COMMON, *flags, "-c", str(source), "-o", str(target)]
+
+
+def _link(jobs: list[tuple[Path, list[str]]], name: str, flags: tuple[str, ...]) -> Path:
+    digest = hashlib.sha256(repr([str(target) for target, _ in jobs]).encode()).hexdigest()[:16]
+    folder = ROOT / "build" / "emulation" / f"{name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / ("_C.so" if name.startswith("_C") else name)
+    if not result.exists():
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, [command for target, command in jobs if not target.exists()]))
+        _run(["g++", *(str(target) for target, _ in jobs), *flags, "-o", str(result)])
+    return result
+
+
+def _run(command: list[str]) -> None:
+    """Runs a compiler; its result appears complete or not at all, whoever else builds the same."""
+    target = command[-1]
+    temporary = f"{target}.{os.getpid()}"
+    done = subprocess.run([*command[:-1], temporary], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    os.replace(temporary, target)

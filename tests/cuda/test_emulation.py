@@ -1,0 +1,37 @@
+"""The emulation itself: values of every operation, and every kind of fault found, in all builds and orders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import builds
+import pytest
+
+pytestmark = pytest.mark.skipif(not builds.available(), reason="needs the sources, g++ and x86-64")
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        *(("plain", {"EMULATION_SCHEDULE": s}) for s in ("ascending", "descending", "random_by_warp")),
+        *(("plain", {"EMULATION_SCHEDULE": "random", "EMULATION_SEED": str(s)}) for s in (1, 2)),
+        ("asan", {"ASAN_OPTIONS": "detect_leaks=0"}),
+        *(("race", {"EMULATION_SCHEDULE": s}) for s in ("ascending", "descending")),
+        ("race", {"EMULATION_SCHEDULE": "random", "EMULATION_PREEMPT": "5"}),
+    ],
+)
+def test_selftest(mode: str, settings: dict[str, str]) -> None:
+    arguments = ["race"] if mode == "race" else []
+    done = subprocess.run(
+        [builds.selftest(mode), *arguments], env={**os.environ, **settings}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all passed" in done.stdout
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    settings = {**os.environ, "EMULATION_SCHEDULE": "sideways"}
+    done = subprocess.run([builds.selftest("plain")], env=settings, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "unknown EMULATION_SCHEDULE sideways" in done.stderr
