@@ -15,8 +15,8 @@ namespace {
 bool in_vectors(const Attend& op) {
   bool aligned = op.dtype != DType::float32;
   for (const void* p : {op.q, op.k_cache, op.v_cache}) aligned = aligned && reinterpret_cast<uintptr_t>(p) % 16 == 0;
-  const int64_t strides[] = {op.q_token_stride,  op.q_head_stride,  op.k_strides.sequence, op.k_strides.head,
-                             op.k_strides.row,   op.v_strides.sequence, op.v_strides.head, op.v_strides.row};
+  const int64_t strides[] = {op.q_token_stride, op.q_head_stride,      op.k_strides.sequence, op.k_strides.head,
+                             op.k_strides.row,  op.v_strides.sequence, op.v_strides.head,     op.v_strides.row};
   for (const int64_t stride : strides) aligned = aligned && stride % 8 == 0;
   return aligned;
 }

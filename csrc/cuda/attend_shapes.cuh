@@ -12,9 +12,7 @@ using FewRows = AttendShape<kDim, 1, kDim == 256 ? 2 : 4, kDim == 256 ? 32 : 64>
 
 constexpr int64_t kFewRows = 16;  // of a sequence on average; up to so many, FewRows
 
-inline bool has_few_rows(const Attend& op) {
-  return op.tokens * (op.q_heads / op.kv_heads) <= kFewRows * op.sequences;
-}
+inline bool has_few_rows(const Attend& op) { return op.tokens * (op.q_heads / op.kv_heads) <= kFewRows * op.sequences; }
 
 template <int kDim>
 int attend_dim(const Attend& op, const Launch& where, int splits) {

@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kSimpleThreads) attend_simple(Attend op, Atten
     const int row = i / dim, d = i % dim;
     const T* q = static_cast<const T*>(op.q);
     const bool valid = row < work.rows;
-    queries[i] = valid ? to_float(q[work.token(row) * op.q_token_stride + work.head(row, kv_head) * op.q_head_stride + d])
-                       : 0.0f;
+    queries[i] = valid
+                     ? to_float(q[work.token(row) * op.q_token_stride + work.head(row, kv_head) * op.q_head_stride + d])
+                     : 0.0f;
   }
   const T* k = static_cast<const T*>(op.k_cache) + work.sequence * op.k_strides.sequence + kv_head * op.k_strides.head;
   const T* v = static_cast<const T*>(op.v_cache) + work.sequence * op.v_strides.sequence + kv_head * op.v_strides.head;
@@ -51,8 +52,13 @@ __global__ void __launch_bounds__(kSimpleThreads) attend_simple(Attend op, Atten
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const int row = warp_id() * kRowsOfWarp + r;
+      float part_sums[8] = {};  // dim is a multiple of 8; short sums round less
+      for (int d = 0; d < dim; d += 8)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) part_sums[i] += queries[row * dim + d + i] * keys[lane_id() * pitch + d + i];
       float score = 0.0f;
-      for (int d = 0; d < dim; ++d) score += queries[row * dim + d] * keys[lane_id() * pitch + d];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) score += part_sums[i];
       const bool sees = row < work.rows && windows[row].sees(first_key + lane_id(), work.committed);
       score = sees ? score * op.scale * kAttendLog2e : -INFINITY;
       float top = score;
@@ -104,8 +110,8 @@ int launch_simple(const Attend& op, const Launch& where, int splits) {
   const int64_t slots = tile_slots<kSimpleRows>(op.tokens * (op.q_heads / op.kv_heads), op.sequences);
   const AttendParts parts = parts_of(op, where, splits);
   const size_t shared = size_t(kSimpleRows * op.head_dim + kSimpleKeys * (2 * op.head_dim + 1)) * sizeof(float) + 32;
-  const int error = launch(attend_simple<T>, dim3(unsigned(slots * splits), unsigned(op.kv_heads)), dim3(kSimpleThreads),
-                           shared, where.stream, op, parts);
+  const int error = launch(attend_simple<T>, dim3(unsigned(slots * splits), unsigned(op.kv_heads)),
+                           dim3(kSimpleThreads), shared, where.stream, op, parts);
   return error != cudaSuccess || splits == 1 ? error : launch_merge<T>(op, parts, where);
 }
 

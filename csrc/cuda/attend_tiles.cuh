@@ -9,19 +9,19 @@ namespace refusion::cuda {
 
 template <int kDim_, int kRowWarps_, int kKeyWarps_, int kKeys_>
 struct AttendShape {
-  static constexpr int kDim = kDim_;            // head_dim, or the next greater one that is compiled
+  static constexpr int kDim = kDim_;  // head_dim, or the next greater one that is compiled
   static constexpr int kRowWarps = kRowWarps_, kKeyWarps = kKeyWarps_;
-  static constexpr int kKeys = kKeys_;          // of a tile
+  static constexpr int kKeys = kKeys_;  // of a tile
   static constexpr int kRows = 16 * kRowWarps, kWarpKeys = kKeys / kKeyWarps;
   static constexpr int kWarps = kRowWarps * kKeyWarps, kThreads = 32 * kWarps;
-  static constexpr int kChunks = kDim / 8;      // of 16 bytes in a row
+  static constexpr int kChunks = kDim / 8;  // of 16 bytes in a row
   // Rows of shared memory: chunks are swapped so that eight rows of one column lie in different banks. Where their
   // number is no power of two, an odd distance does the same.
   static constexpr bool kSwizzled = (kChunks & (kChunks - 1)) == 0;
   static constexpr int kRowChunks = kSwizzled ? kChunks : kChunks | 1;
   static constexpr int kTileElements = kKeys * kRowChunks * 8, kRowElements = kRows * kRowChunks * 8;
   static constexpr size_t kShared = size_t(4 * kTileElements + kRowElements) * 2;
-  static constexpr int kHeld = kDim / 2 + 4;    // floats of a lane's result
+  static constexpr int kHeld = kDim / 2 + 4;  // floats of a lane's result
   static_assert(kWarpKeys % 16 == 0, "an mma takes 16 keys");
   static_assert(kShared <= 99 << 10, "shared memory of a block on sm_86, sm_89 and sm_120");
   static_assert(size_t(kWarps) * 32 * kHeld * 4 <= size_t(4 * kTileElements) * 2 + size_t(kRowElements) * 2,
@@ -81,7 +81,8 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
 #pragma unroll
     for (int n = 0; n < Shape::kWarpKeys / 16; ++n) {
       uint32_t b[4];  // keys 0 .. 8 of 16 dimensions, then keys 8 .. 16
-      ldmatrix_x4(b, keys + Shape::place(first_key + 16 * n + (lane >> 4) * 8 + (lane & 7), 2 * step + (lane >> 3 & 1)));
+      ldmatrix_x4(b,
+                  keys + Shape::place(first_key + 16 * n + (lane >> 4) * 8 + (lane & 7), 2 * step + (lane >> 3 & 1)));
       const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
       mma_m16n8k16(score[2 * n], a, low, T());
       mma_m16n8k16(score[2 * n + 1], a, high, T());
@@ -96,7 +97,8 @@ __device__ __forceinline__ void weigh(float (&score)[Shape::kWarpKeys / 8][4], A
   for (int half = 0; half < 2; ++half) {
     float most = result.most[half];
 #pragma unroll
-    for (int n = 0; n < Shape::kWarpKeys / 8; ++n) most = fmaxf(most, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
+    for (int n = 0; n < Shape::kWarpKeys / 8; ++n)
+      most = fmaxf(most, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
     const float reference = most == -INFINITY ? 0.0f : most;  // nothing seen yet: no infinity minus infinity
@@ -126,7 +128,7 @@ __device__ __forceinline__ void multiply_values(const float (&weight)[Shape::kWa
   const int lane = lane_id();
 #pragma unroll
   for (int k = 0; k < Shape::kWarpKeys / 16; ++k) {
-    const float(&low)[4] = weight[2 * k], (&high)[4] = weight[2 * k + 1];
+    const float (&low)[4] = weight[2 * k], (&high)[4] = weight[2 * k + 1];
     const uint32_t a[4] = {pack_pair<T>(low[0], low[1]), pack_pair<T>(low[2], low[3]), pack_pair<T>(high[0], high[1]),
                            pack_pair<T>(high[2], high[3])};
 #pragma unroll
@@ -144,7 +146,8 @@ template <class Shape>
 __device__ __forceinline__ void merge_results(Attended<Shape>& mine, const float* other) {  // a lane's floats, 32 apart
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float their_most = other[32 * (Shape::kDim / 2 + half)], their_total = other[32 * (Shape::kDim / 2 + 2 + half)];
+    const float their_most = other[32 * (Shape::kDim / 2 + half)],
+                their_total = other[32 * (Shape::kDim / 2 + 2 + half)];
     const float most = fmaxf(mine.most[half], their_most), reference = most == -INFINITY ? 0.0f : most;
     const float factor = exp2f(mine.most[half] - reference), their_factor = exp2f(their_most - reference);
     mine.most[half] = most;
@@ -224,7 +227,8 @@ __global__ void __launch_bounds__(Shape::kThreads) attend_tiles(Attend op, Atten
   const float scale = op.scale * kAttendLog2e;
   Attended<Shape> result;
 #pragma unroll
-  for (int d = 0; d < Shape::kDim / 8; ++d) result.sum[d][0] = result.sum[d][1] = result.sum[d][2] = result.sum[d][3] = 0;
+  for (int d = 0; d < Shape::kDim / 8; ++d)
+    result.sum[d][0] = result.sum[d][1] = result.sum[d][2] = result.sum[d][3] = 0;
   result.most[0] = result.most[1] = -INFINITY;
   result.total[0] = result.total[1] = 0.0f;
 

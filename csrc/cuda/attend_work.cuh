@@ -1,8 +1,9 @@
 // What the kernels of attend share: which rows a block works on, which keys its rows see, how parts are merged.
 //
 // The query heads of one KV head are packed: row r of a sequence is token r / group, head r % group of the group. So a
-// key is read once for all queries, slots and heads that share it. A tile of rows belongs to one sequence. The host knows
-// neither the lengths nor what is committed, so it launches as many tiles as there can be, and blocks find their own.
+// key is read once for all queries, slots and heads that share it. A tile of rows belongs to one sequence. The host
+// knows neither the lengths nor what is committed, so it launches as many tiles as there can be, and blocks find their
+// own.
 #pragma once
 #include "cuda/launchers.h"
 #include "cuda/portable.cuh"
@@ -23,7 +24,7 @@ struct AttendWork {
   int first_row;    // of the tile, in the sequence
   int rows;         // of the tile; 0: nothing to do
   int committed;
-  int group;        // query heads of a KV head
+  int group;  // query heads of a KV head
 
   __device__ __forceinline__ int token(int row) const { return first_token + (first_row + row) / group; }
   __device__ __forceinline__ int head(int row, int kv_head) const {
@@ -107,7 +108,8 @@ __device__ __forceinline__ KeyTiles<kKeys> find_keys(const Attend& op, const Att
   return tiles;
 }
 
-// Whether any row of the block sees the key. Values of other rows must not be read: they may be NaN, and 0 * NaN is NaN.
+// Whether any row of the block sees the key. Values of other rows must not be read: they may be NaN, and 0 * NaN is
+// NaN.
 template <int kRows>
 __device__ __forceinline__ bool is_seen(const Window* windows, int key, int committed) {
   bool seen = key < committed;

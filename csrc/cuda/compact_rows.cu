@@ -1,5 +1,5 @@
-// One block a plane of rows (a layer's keys or values of one sequence and head), in tiles: read, barrier, write. Sources
-// increase and never lie below their destination, so no tile writes what a later one reads.
+// One block a plane of rows (a layer's keys or values of one sequence and head), in tiles: read, barrier, write.
+// Sources increase and never lie below their destination, so no tile writes what a later one reads.
 #include "cuda/launchers.h"
 #include "cuda/portable.cuh"
 
@@ -51,8 +51,8 @@ int launch_as(const CompactRows& op, const Launch& where) {
 
 // Whether every row can be moved in units of 16 bytes.
 bool in_vectors(const CompactRows& op) {
-  const int64_t strides[] = {op.layer_stride, op.plane_stride, op.sequence_stride, op.head_stride, op.row_stride,
-                             op.head_dim};
+  const int64_t strides[] = {op.layer_stride, op.plane_stride, op.sequence_stride,
+                             op.head_stride,  op.row_stride,   op.head_dim};
   bool aligned = reinterpret_cast<uintptr_t>(op.cache) % 16 == 0;
   for (const int64_t stride : strides) aligned = aligned && stride * op.element_size % 16 == 0;
   return aligned;

@@ -26,7 +26,7 @@ struct Launcher {
   int (*launch)(const Op& op, const Launch& launch);  // returns a cudaError_t
 };
 
-#define REFUSION_LAUNCHERS(Op)                             \
+#define REFUSION_LAUNCHERS(Op)                               \
   size_t workspace_bytes(const Op& op, int multiprocessors); \
   int launch(const Op& op, const Launch& launch);
 REFUSION_LAUNCHERS(ScoreTokens)

@@ -23,19 +23,19 @@ struct SmemCarver {
     return array;
   }
 };
-#define SMEM_CARVER(name)                                                    \
-  extern __shared__ __align__(128) unsigned char refusion_dynamic_shared[];  \
-  SmemCarver name { refusion_dynamic_shared, 0 }
+#define SMEM_CARVER(name)                                                   \
+  extern __shared__ __align__(128) unsigned char refusion_dynamic_shared[]; \
+  SmemCarver name{refusion_dynamic_shared, 0}
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // d += a * b, 16 x 8 x 16, float32 sums; fragments as in the PTX ISA, "Matrix fragments for mma.m16n8k16".
-#define REFUSION_MMA(T, name)                                                                                          \
-  __device__ __forceinline__ void mma_m16n8k16(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], T) {        \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                \
-                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                          \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                  \
+#define REFUSION_MMA(T, name)                                                                                      \
+  __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], T) { \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                            \
+                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                      \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                  \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                              \
   }
 REFUSION_MMA(__nv_bfloat16, "bf16")
 REFUSION_MMA(__half, "f16")

@@ -17,8 +17,8 @@ __device__ __forceinline__ float sum_lanes(float x) {
 // Where the head of a token goes, and what is done to it on the way.
 template <class T>
 struct Head {
-  T* to;           // null: a row or sequence that does not exist
-  const T* norm;   // null: no norm
+  T* to;          // null: a row or sequence that does not exist
+  const T* norm;  // null: no norm
   bool turns;
 };
 

@@ -11,11 +11,11 @@ constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr float kMostNoise = 16.65f;  // Gumbel noise of the greatest uniform, 1 - 2^-24
 
 struct ScoreState {
-  float reference;  // greatest logit so far; -inf: nothing but -inf
-  float sum;        // of 2^t, t = (logit - reference) * log2(e)
-  float weighted;   // of t * 2^t
-  float best, second;  // greatest logits that may be chosen
-  int best_id;         // the lowest with `best`; -1: none
+  float reference;           // greatest logit so far; -inf: nothing but -inf
+  float sum;                 // of 2^t, t = (logit - reference) * log2(e)
+  float weighted;            // of t * 2^t
+  float best, second;        // greatest logits that may be chosen
+  int best_id;               // the lowest with `best`; -1: none
   float drawn, drawn_logit;  // greatest logit / temperature + noise
   int drawn_id;
   float given;  // logit of the given id
@@ -68,9 +68,10 @@ __device__ __forceinline__ void rank_logit(ScoreState& state, float logit, int i
   }
 }
 
-// Draws among the logits of ids 4 * block .. 4 * block + 3; -inf: not to be chosen.
-__device__ __forceinline__ void draw_logits(ScoreState& state, const float (&logit)[4], uint32_t block,
-                                            const RowChoice& choice) {
+// Draws among the logits of ids 4 * block .. 4 * block + 3; -inf: not to be chosen. Not inlined: kernels that score
+// from registers would repeat it dozens of times.
+static __device__ __noinline__ void draw_logits(ScoreState& state, const float (&logit)[4], uint32_t block,
+                                                const RowChoice& choice) {
   const float top = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
   if (top > -INFINITY && top / choice.temperature + kMostNoise > state.drawn) {
     const Philox noise = philox(choice.sample_key, block);
@@ -156,8 +157,8 @@ __device__ __forceinline__ void deliver(const ScoreState& state, const RowChoice
 
 // Merges the states of the parts of each row, one warp a row.
 // budget: registers 64, shared 0
-__global__ void __launch_bounds__(128) merge_parts(const ScoreState* parts, int64_t rows, int count, TokenChoice choice,
-                                                   TokenScores scores) {
+static __global__ void __launch_bounds__(128)
+    merge_parts(const ScoreState* parts, int64_t rows, int count, TokenChoice choice, TokenScores scores) {
   const int64_t row = int64_t(blockIdx.x) * 4 + warp_id();
   ScoreState state = empty_state();
   if (row < rows)

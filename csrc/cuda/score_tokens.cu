@@ -9,8 +9,8 @@ namespace refusion::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kLeastPart = 4096;     // ids: below, a part costs more in merging than it saves
-constexpr int kMostPart = 1 << 18;   // ids: 32 KiB of marks for suppressed ones
+constexpr int kLeastPart = 4096;    // ids: below, a part costs more in merging than it saves
+constexpr int kMostPart = 1 << 18;  // ids: 32 KiB of marks for suppressed ones
 
 struct Split {
   int parts, ids;  // of a row; ids of a part, a multiple of 32

@@ -35,8 +35,8 @@ __device__ __forceinline__ Best better(Best a, Best b) {
 __device__ __forceinline__ Best best_of_lanes(Best best) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2)
-    best = better(best, {__shfl_xor_sync(kAllLanes, best.confidence, lanes),
-                         __shfl_xor_sync(kAllLanes, best.index, lanes)});
+    best = better(best,
+                  {__shfl_xor_sync(kAllLanes, best.confidence, lanes), __shfl_xor_sync(kAllLanes, best.index, lanes)});
   return best;
 }
 

@@ -22,8 +22,8 @@ void shuffle_lanes(Fiber* lane, unsigned lanes, Op op) {
     if (op == Op::shuffle_down && i + me.argument <= last) source = i + me.argument;
     if (op == Op::shuffle_xor && (i ^ me.argument) <= last) source = i ^ me.argument;
     if (!(lanes >> source & 1))
-      fail("shuffle reads lane " + std::to_string(source) + ", which takes no part (exited or not in the mask): " +
-           describe(me) + " at " + describe(me.site));
+      fail("shuffle reads lane " + std::to_string(source) +
+           ", which takes no part (exited or not in the mask): " + describe(me) + " at " + describe(me.site));
     me.result = lane[source].value;
   });
 }
@@ -50,9 +50,12 @@ void reduce_lanes(Fiber* lane, unsigned lanes, Op op) {
     const bool is_signed = lane[i].argument;
     const uint64_t x = is_signed ? uint64_t(int64_t(int32_t(lane[i].value))) : (lane[i].value & 0xffffffffu);
     const bool less = is_signed ? int64_t(x) < int64_t(result) : x < result;
-    if (first) result = x;
-    else if (op == Op::add) result += x;
-    else if ((op == Op::minimum) == less) result = x;
+    if (first)
+      result = x;
+    else if (op == Op::add)
+      result += x;
+    else if ((op == Op::minimum) == less)
+      result = x;
     first = false;
   });
   for_each_lane(lanes, [&](int i) { lane[i].result = result; });

@@ -16,8 +16,6 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
-#include "types.h"
-
-#include "runtime.h"
-
 #include "intrinsics.h"
+#include "runtime.h"
+#include "types.h"

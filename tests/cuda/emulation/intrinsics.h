@@ -10,9 +10,9 @@
 #define EMULATION_UNCHECKED __attribute__((noinline, no_sanitize("address", "thread", "undefined")))
 
 // Shared memory: every array is a heap block of exactly its size, new and filled with 0xff (NaN) in every block.
-#define SHARED_ARRAY(T, name, ...)                \
-  using name##_type = T __VA_ARGS__;              \
-  static char name##_key;                         \
+#define SHARED_ARRAY(T, name, ...)   \
+  using name##_type = T __VA_ARGS__; \
+  static char name##_key;            \
   name##_type& name = *static_cast<name##_type*>(emulation::shared_array(&name##_key, sizeof(name##_type)))
 
 struct SmemCarver {
@@ -112,9 +112,9 @@ inline unsigned __reduce_min_sync(unsigned m, unsigned v, EMULATION_SITE) {
   return unsigned(emulation::vote(emulation::Op::minimum, m, v, false, site));
 }
 
-#define EMULATION_ATOMIC(name, result)                                     \
-  template <class T>                                                       \
-  T name(T* p, emulation::Plain<T> v) {                                    \
+#define EMULATION_ATOMIC(name, result)                                           \
+  template <class T>                                                             \
+  T name(T* p, emulation::Plain<T> v) {                                          \
     return emulation::atomic<T>(p, v, [](T old, T value) { return T(result); }); \
   }
 EMULATION_ATOMIC(atomicAdd, old + value)
@@ -148,7 +148,9 @@ inline void cp_async_16(void* to, const void* from, bool valid = true) {
 }
 inline void cp_async_commit() { emulation::copy_async_commit(); }
 template <int Groups>
-void cp_async_wait() { emulation::copy_async_wait(Groups); }
+void cp_async_wait() {
+  emulation::copy_async_wait(Groups);
+}
 
 // The part of the host API that launchers use.
 using cudaStream_t = void*;

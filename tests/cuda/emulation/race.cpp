@@ -30,7 +30,8 @@ struct {
 } recent[1024];
 constexpr uint64_t kMostReports = 8;
 
-// Clocks of the other blocks: what this block has seen of them for sure, and what it will have seen after its next fence.
+// Clocks of the other blocks: what this block has seen of them for sure, and what it will have seen after its next
+// fence.
 std::vector<uint32_t> acquired, pending;
 std::unordered_map<const void*, std::vector<uint32_t>> released;  // by address of an atomic
 uint32_t fence_time;
@@ -55,7 +56,9 @@ bool is_ordered(uint32_t who, uint32_t time, const Fiber& me, uint32_t my_number
   const uint32_t set = who & kEverybody;
   if (set == kEverybody) return false;
   const unsigned number = (who & ~kEverybody) - 1;
-  const unsigned block = set == kBlockSet ? number : set == kWarpSet ? number / warps_per_block() : number / thread_count;
+  const unsigned block = set == kBlockSet  ? number
+                         : set == kWarpSet ? number / warps_per_block()
+                                           : number / thread_count;
   if (block != block_number) return time < acquired[block];
   if (time < barrier_time) return true;
   if (set == kBlockSet) return false;
@@ -84,8 +87,9 @@ void report_race(const char* kind, uint32_t who, void* other_pc, const Fiber& me
   const std::string other = who & kEverybody ? "several threads"
                                              : "block " + std::to_string((who - 1) / thread_count) + " thread #" +
                                                    std::to_string((who - 1) % thread_count);
-  fprintf(stderr, "[emulation] RACE on %s memory (%s): %s at %s and %s at %s\n", is_shared(address) ? "shared" : "global",
-          kind, other.c_str(), source_line(other_pc).c_str(), describe(me).c_str(), source_line(pc).c_str());
+  fprintf(stderr, "[emulation] RACE on %s memory (%s): %s at %s and %s at %s\n",
+          is_shared(address) ? "shared" : "global", kind, other.c_str(), source_line(other_pc).c_str(),
+          describe(me).c_str(), source_line(pc).c_str());
 }
 
 void report_unwritten(const Fiber& me, void* pc) {
@@ -203,16 +207,14 @@ std::string source_line(void* pc) {
 }  // namespace emulation
 
 // Called by code that is compiled with -fsanitize=thread.
-#define HOOK(name, bytes, write, atomic)                                                         \
-  void __tsan_##name(void* p) {                                                                  \
-    emulation::hook(p, bytes, write, atomic, __builtin_return_address(0));                       \
-  }
-#define HOOKS(bytes)                                                                             \
-  HOOK(read##bytes, bytes, false, false)                                                         \
-  HOOK(write##bytes, bytes, true, false)                                                         \
-  HOOK(unaligned_read##bytes, bytes, false, false)                                               \
-  HOOK(unaligned_write##bytes, bytes, true, false)                                               \
-  HOOK(volatile_read##bytes, bytes, false, true)                                                 \
+#define HOOK(name, bytes, write, atomic) \
+  void __tsan_##name(void* p) { emulation::hook(p, bytes, write, atomic, __builtin_return_address(0)); }
+#define HOOKS(bytes)                               \
+  HOOK(read##bytes, bytes, false, false)           \
+  HOOK(write##bytes, bytes, true, false)           \
+  HOOK(unaligned_read##bytes, bytes, false, false) \
+  HOOK(unaligned_write##bytes, bytes, true, false) \
+  HOOK(volatile_read##bytes, bytes, false, true)   \
   HOOK(volatile_write##bytes, bytes, true, true)
 extern "C" {
 HOOKS(1)

@@ -46,8 +46,21 @@ struct Site {
 };
 
 enum class Op : int {
-  shuffle, shuffle_up, shuffle_down, shuffle_xor, ballot, any, all, match_any, add, minimum, maximum, sync_warp,
-  mma_bfloat16, mma_half, load_matrix,
+  shuffle,
+  shuffle_up,
+  shuffle_down,
+  shuffle_xor,
+  ballot,
+  any,
+  all,
+  match_any,
+  add,
+  minimum,
+  maximum,
+  sync_warp,
+  mma_bfloat16,
+  mma_half,
+  load_matrix,
 };
 
 // The operands of an mma: fragments as PTX lays them out.

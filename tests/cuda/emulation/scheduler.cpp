@@ -140,7 +140,8 @@ Fiber* next_ready() {
   }
   std::string message = "deadlock or divergent synchronisation, " + std::to_string(live) + " threads cannot go on:";
   for (const auto& [what, group] : groups)
-    message += "\n    " + std::to_string(group.first) + " thread(s), first #" + std::to_string(group.second) + ", " + what;
+    message +=
+        "\n    " + std::to_string(group.first) + " thread(s), first #" + std::to_string(group.second) + ", " + what;
   fail(message);
 }
 
@@ -172,14 +173,17 @@ void release_barrier() {
   for (size_t i = 0; i < fibers.size(); ++i) {
     Fiber& fiber = fibers[options.schedule == Schedule::descending ? fibers.size() - 1 - i : i];
     if (fiber.state != State::at_barrier) continue;
-    fiber.result = fiber.barrier_kind == 1 ? unsigned(count) : fiber.barrier_kind == 2 ? count == int(waiting) : count > 0;
+    fiber.result = fiber.barrier_kind == 1   ? unsigned(count)
+                   : fiber.barrier_kind == 2 ? count == int(waiting)
+                                             : count > 0;
     make_ready(fiber);
   }
 }
 
 void run_fiber() {
   if (__sanitizer_finish_switch_fiber)
-    __sanitizer_finish_switch_fiber(nullptr, from_main ? &main_stack : nullptr, from_main ? &main_stack_bytes : nullptr);
+    __sanitizer_finish_switch_fiber(nullptr, from_main ? &main_stack : nullptr,
+                                    from_main ? &main_stack_bytes : nullptr);
   from_main = false;
   body(body_context);
   Fiber& me = self();
@@ -255,7 +259,7 @@ void watch_faults() {
   stack.ss_sp = alternate;
   stack.ss_size = sizeof alternate;
   sigaltstack(&stack, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGSEGV, &action, nullptr);
@@ -364,7 +368,8 @@ uint64_t warp_op(Op op, unsigned mask, uint64_t value, int argument, int width, 
     fail("mma or ldmatrix in an incomplete warp: " + describe(me) + " at " + describe(site));
   for (unsigned lanes = warp.waiting & mask; lanes; lanes &= lanes - 1) {
     const Fiber& other = fibers[me.warp * 32 + __builtin_ctz(lanes)];
-    if (other.mask != mask || other.op != op || other.site.line != site.line || std::string(other.site.file) != site.file)
+    if (other.mask != mask || other.op != op || other.site.line != site.line ||
+        std::string(other.site.file) != site.file)
       fail("warp divergence: " + describe(me) + " at " + describe(site) + " while lane " + std::to_string(other.lane) +
            " waits in another warp operation at " + describe(other.site));
   }
@@ -392,7 +397,8 @@ void launch_blocks(dim3 grid, dim3 block, size_t shared_bytes, void (*run)(void*
   watch_faults();
   if (active) throw Error("a launch within a launch");
   const uint64_t threads = uint64_t(block.x) * block.y * block.z, blocks = uint64_t(grid.x) * grid.y * grid.z;
-  if (!threads || threads > 1024 || block.z > 64 || !blocks || grid.y > 65535 || grid.z > 65535 || shared_bytes > 227 << 10)
+  if (!threads || threads > 1024 || block.z > 64 || !blocks || grid.y > 65535 || grid.z > 65535 ||
+      shared_bytes > 227 << 10)
     throw Error("invalid launch configuration");
   reserve_stacks(threads);
   fibers.resize(threads);

@@ -1,11 +1,11 @@
 // What the emulation itself promises: values of every operation, and that each kind of fault is found.
 // Compiles with nvcc as well: main then only checks the values, on a device (scripts/gpu_check.sh).
-#include "cuda/portable.cuh"
-
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "cuda/portable.cuh"
 
 using refusion::cuda::kAllLanes;
 constexpr int kWords = 16;  // results of a thread
@@ -234,10 +234,23 @@ static void check_operations() {
   out.fetch();
   for (int t = 0; t < 64; ++t) {
     const int l = t & 31, base = t & ~31;
-    const int wanted[kWords] = {base + (l & 24) + 3, (l & 15) < 2 ? t : t - 2, l + 5 > 31 ? t : t + 5, base + (l ^ 9),
-                                0x49249249, 0, 1, int(0x11111111u << (l & 3)), -16, -9, 7, 13, 1, 1,
-                                l < 16 ? t ^ 1 : t ^ 2,
-                                __builtin_popcount(unsigned(t)) + __builtin_ffs(t) + (t ? __builtin_clz(unsigned(t)) : 32)};
+    const int wanted[kWords] = {
+        base + (l & 24) + 3,
+        (l & 15) < 2 ? t : t - 2,
+        l + 5 > 31 ? t : t + 5,
+        base + (l ^ 9),
+        0x49249249,
+        0,
+        1,
+        int(0x11111111u << (l & 3)),
+        -16,
+        -9,
+        7,
+        13,
+        1,
+        1,
+        l < 16 ? t ^ 1 : t ^ 2,
+        __builtin_popcount(unsigned(t)) + __builtin_ffs(t) + (t ? __builtin_clz(unsigned(t)) : 32)};
     for (int i = 0; i < kWords; ++i) check("result", t, out.host[t * kWords + i], wanted[i]);
   }
   check("sum", 0, out.host[64 * kWords], 64);

@@ -1,0 +1,73 @@
+// What the kernels of score_hidden share: the share of the vocabulary of a block, and marks of suppressed ids.
+#pragma once
+#include "cuda/launchers.h"
+#include "cuda/score_state.cuh"
+
+namespace refusion::cuda {
+
+// Parts of the vocabulary: a block scores some rows over one of them, tile by tile.
+struct VocabularyParts {
+  int count;
+  int ids;  // of a part, a multiple of a tile
+};
+
+inline VocabularyParts split_vocabulary(const ScoreHidden& op, int rows, int ids, int multiprocessors) {
+  const int64_t tiles = op.vocab > 0 ? ceil_div<int64_t>(op.vocab, ids) : 1, blocks = ceil_div<int64_t>(op.rows, rows);
+  const int64_t wanted = ceil_div<int64_t>(2 * int64_t(multiprocessors), blocks > 0 ? blocks : 1);
+  const int64_t each = ceil_div(tiles, wanted < tiles ? wanted : tiles);  // tiles of a part
+  return {int(ceil_div(tiles, each)), int(each) * ids};
+}
+
+inline size_t states_bytes(const ScoreHidden& op, const VocabularyParts& parts) {
+  return size_t(op.rows) * size_t(parts.count) * sizeof(ScoreState);
+}
+
+inline int launch_merge(const ScoreHidden& op, const VocabularyParts& parts, const Launch& where) {
+  const ScoreState* states = static_cast<const ScoreState*>(where.workspace);
+  return launch(merge_parts, dim3(unsigned(ceil_div<int64_t>(op.rows, 4))), dim3(128), 0, where.stream, states, op.rows,
+                parts.count, op.choice, op.scores);
+}
+
+// Marks which ids of a tile of kIds are suppressed for which of kRows rows. All threads of the block call this.
+template <int kRows, int kIds, int kThreads>
+__device__ __forceinline__ void mark_tile(const ScoreHidden& op, int64_t first_row, int first_id,
+                                          uint32_t (*marks)[kIds / 32]) {
+  const TokenChoice& choice = op.choice;
+  const int rows = choice.suppressed_rows > 1 ? kRows : 1;
+  __syncthreads();  // the marks of the last tile are done with
+  for (int i = int(threadIdx.x); i < rows * (kIds / 32); i += kThreads) marks[i / (kIds / 32)][i % (kIds / 32)] = 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < rows * choice.suppressed_count; i += kThreads) {
+    const int row = int(i / choice.suppressed_count);
+    const int at = first_row + row < op.rows
+                       ? choice.suppressed[(first_row + row) * (rows > 1) * choice.suppressed_count +
+                                           i % choice.suppressed_count] -
+                             first_id
+                       : -1;
+    if (at >= 0 && at < kIds) atomicOr(&marks[row][at / 32], 1u << (at % 32));
+  }
+  __syncthreads();
+}
+
+// Some neighbouring logits of a row into its state. Ids behind the vocabulary have -inf.
+template <bool kSample, int N>
+__device__ __forceinline__ void take_logits(ScoreState& state, const float (&logit)[N], int first_id,
+                                            const uint32_t* marks, int place, const RowChoice& choice) {
+  float top = logit[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) top = fmaxf(top, logit[i]);
+  raise_reference(state, top);
+  float allowed[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};  // by place in the block of random words
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    add_logit(state, logit[i]);
+    if (choice.given == first_id + i) state.given = logit[i];
+    if (marks == nullptr || !(marks[(place + i) / 32] >> ((place + i) % 32) & 1)) {
+      rank_logit(state, logit[i], first_id + i);
+      allowed[(N == 4 ? 0 : first_id & 3) + i] = logit[i];
+    }
+  }
+  if constexpr (kSample) draw_logits(state, allowed, uint32_t(first_id) / 4, choice);
+}
+
+}  // namespace refusion::cuda
