@@ -1,7 +1,7 @@
 """The backends on which the op tests run: they stand in for the compiled module that `refusion_ext.ops` calls.
 
 'oracle' is the reference in plain torch, 'cpu' the installed kernels, 'emulated' the CUDA kernels run on the CPU,
-'cuda' the installed CUDA kernels: arguments are copied to the device with their strides, and what was written comes back.
+'cuda' the installed CUDA kernels: arguments go to the device with their strides, and what was written comes back.
 """
 
 from __future__ import annotations

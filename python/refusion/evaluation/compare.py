@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint import load, read_recommended
 from ..decoding.config import ARConfig, DecodeConfig, MDMConfig, SamplingConfig
-from ..tasks.code import items as code_items
-from ..tasks.layout import filled_length
+from ..tasks.held_out import CANVAS
 from ..tokenizer import Tokenizer
 from .answers import Answered, Summary, decode_items, summarise
 from .checkers import make_checker
-from .items import Item
+from .items import Item, read_items
 
-CANVAS = 128  # tokens of an answer, fill and EOS included
-SHORTEST = 40  # tokens of an expected answer, fill included
-SEED = 1  # of the held-out problems
+PROBLEMS = "held-out.jsonl"  # beside the weights of ReFusion
 MDM_BLOCK = 32
 SLOW_SHARE = 5  # one problem in so many for masked diffusion at one token a forward
 
@@ -69,18 +65,7 @@ class Comparison:
             | {"over_ar": self.speedup(row, self.autoregressive), "over_mdm": self.speedup(row, self.masked)}
             for row in self.rows
         ]
-        return json.dumps({"canvas": CANVAS, "seed": SEED, "rows": rows}, indent=2) + "\n"
-
-
-def held_out(count: int) -> list[Item]:
-    """Problems whose programs occur in no training file, with answers of 40 to 127 tokens, and hidden tests."""
-    return list(islice(_fitting(), count))
-
-
-def _fitting() -> Iterator[Item]:
-    for line, fields in enumerate(code_items("test", SEED, layout="plain"), 1):
-        if SHORTEST <= filled_length(fields["response"]) < CANVAS:
-            yield Item.from_fields(fields, line)
+        return json.dumps({"canvas": CANVAS, "rows": rows}, indent=2) + "\n"
 
 
 def settings(recommended: dict[str, Any]) -> list[Setting]:
@@ -115,8 +100,8 @@ def compare(checkpoints: Path, count: int = 200, *, progress: Callable[[int, int
     """Decodes held-out problems with every setting, one sequence at a time, and runs the answers against tests.
 
     Args:
-        checkpoints: directory with `code-refusion`, `code-ar` and `code-mdm`.
-        count: problems.
+        checkpoints: directory with `code-refusion` (which holds the problems), `code-ar` and `code-mdm`.
+        count: problems, at most.
         progress: called with problems done and their number.
 
     The settings take turns on every problem, so that a drift of the machine's speed hits all of them. Seconds are
@@ -126,7 +111,7 @@ def compare(checkpoints: Path, count: int = 200, *, progress: Callable[[int, int
     models = {variant: load(path, dtype="float32") for variant, path in directories.items()}
     tokenizer = Tokenizer.load(directories["refusion"])
     rows = settings(read_recommended(directories["refusion"]))
-    items = held_out(count)
+    items = read_items(directories["refusion"] / PROBLEMS, count)
     for setting in rows:
         decode_items(models[setting.variant], tokenizer, items[:1], setting.config)  # warms caches and allocators
     answers: list[list[tuple[Item, Answered]]] = [[] for _ in rows]

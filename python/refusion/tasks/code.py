@@ -34,7 +34,7 @@ def items(
         seed: decides the sequence.
         layout: 'slots' fills every line up to a slot (`refusion.tasks.layout`), 'plain' is the code alone.
         tests: add hidden calls, and leave out programs that cannot be told from slightly wrong ones; None: for 'test'.
-        sizes: `most_functions` and `most_steps` of `Generator`.
+        sizes: `least_functions`, `most_functions` and `most_steps` of `Generator`.
     """
     if layout not in ("slots", "plain"):
         raise ValueError(f"layout must be 'slots' or 'plain', got {layout!r}")

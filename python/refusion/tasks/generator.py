@@ -66,16 +66,20 @@ class Generator:
     Args:
         seed: of the random numbers.
         split: 'train' or 'test'; programs of the other split are passed over.
-        most_functions: an answer holds one to so many functions.
+        least_functions, most_functions: of an answer, between 1 and 3.
         most_steps: a function has one to so many steps before it returns.
     """
 
-    def __init__(self, seed: int, split: str, *, most_functions: int = 3, most_steps: int = 5) -> None:
+    def __init__(
+        self, seed: int, split: str, *, least_functions: int = 1, most_functions: int = 3, most_steps: int = 5
+    ) -> None:
         if split not in ("train", "test"):
             raise ValueError(f"split must be 'train' or 'test', got {split!r}")
-        for name, value in (("most_functions", most_functions), ("most_steps", most_steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 1 <= least_functions <= most_functions:
+            raise ValueError(f"least_functions must lie between 1 and {most_functions}, got {least_functions}")
+        if most_steps < 1:
+            raise ValueError(f"most_steps must be at least 1, got {most_steps}")
+        self.least_functions = min(least_functions, 3)
         self.split, self.most_functions, self.most_steps = split, most_functions, most_steps
         self.random = random.Random(f"refusion.tasks.code {split} {seed}")
 
@@ -89,7 +93,7 @@ class Generator:
 
     def _draw(self) -> Problem:
         pick = self.random
-        count = min(pick.choices((1, 2, 3), (6, 3, 1))[0], self.most_functions)
+        count = max(min(pick.choices((1, 2, 3), (6, 3, 1))[0], self.most_functions), self.least_functions)
         functions: list[Function] = []
         for name in pick.sample(L.FUNCTION_NAMES, count):
             functions.append(self._function(name, [f.name for f in functions if f.gives_number]))
