@@ -12,7 +12,7 @@ import importlib
 from typing import Any
 
 try:
-    from ._C import __version__
+    from ._C import CudaUnavailableError, __version__
 except ModuleNotFoundError as error:
     if error.name != f"{__name__}._C":
         raise
@@ -29,6 +29,7 @@ from .results import Acceptance, SlotSelection, TokenScores
 __all__ = [
     "Acceptance",
     "BuildInfo",
+    "CudaUnavailableError",
     "SlotSelection",
     "TokenScores",
     "__version__",

@@ -23,7 +23,11 @@ class BuildInfo:
     """OpenMP threads of a large call."""
     cuda_built: bool
     cuda: str
-    """One sentence: what was built, or why nothing was."""
+    """One sentence: what was built, or why nothing was. Says nothing about devices: asking would start their driver."""
+    cuda_architectures: tuple[str, ...]
+    """Machine code (sm_80) and intermediate code (PTX 90) in the build."""
+    cuda_toolkit: str | None
+    """Version of nvcc."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,12 +49,15 @@ def info() -> BuildInfo:
 
     Raises `ValueError` where REFUSION_EXT_MAX_ISA names no instruction set.
     """
+    built, reason, toolkit, code = _C.cuda_build()
     return BuildInfo(
         version=_C.__version__,
         isa_compiled=tuple(_C.isa_compiled()),
         isa_found=_C.isa_found(),
         isa_in_use=_C.isa_in_use(),
         threads=_C.threads(),
-        cuda_built=False,
-        cuda="not built: this version has no CUDA kernels",
+        cuda_built=built,
+        cuda=f"built with toolkit {toolkit} for {code}" if built else f"not built: {reason}",
+        cuda_architectures=tuple(code.split(", ")) if built else (),
+        cuda_toolkit=toolkit if built else None,
     )

@@ -10,8 +10,13 @@ read-only where written, requires grad while grad mode is on), `ValueError` for 
 memory and, on the CPU, for values such as offsets and cache rows. The message names the op, the argument, what was
 expected and what came.
 
-What each op means is said by the function of the same name in `refusion_ext.reference`, which also runs where a device
-has no kernel.
+On a CUDA device the kernel goes to the stream that is current in the framework of the first array (the legacy default
+stream for one that speaks DLPack capsules only), and what workspace it needs comes from that framework's allocator, so
+that a call can be captured into a CUDA graph; call each op once before capturing, since its code is loaded then. Where
+the kernels cannot run (not built, no driver, another architecture) a call raises `CudaUnavailableError`.
+
+What each op means is said by the function of the same name in `refusion_ext.reference`, which also runs on devices of
+other kinds.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ mkdir -p "$build/package"
 cp -r refusion_ext "$build/package/"
 rm -f "$build"/package/refusion_ext/*.so
 cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DREFUSION_WERROR=ON \
-  -DREFUSION_SANITIZE=address,undefined -DPYBIND11_FINDPYTHON=ON \
+  -DREFUSION_SANITIZE=address,undefined -DREFUSION_CUDA=off -DPYBIND11_FINDPYTHON=ON \
   -DPython_EXECUTABLE="$(command -v python)" -Dpybind11_DIR="$(python -m pybind11 --cmakedir)"
 cmake --build "$build/cmake" --parallel 2
 cmake --install "$build/cmake" --component python --prefix "$build/package"

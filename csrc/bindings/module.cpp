@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/cuda_device.h"
 #include "bindings/ops.h"
 
 namespace py = pybind11;
@@ -22,6 +23,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled kernels; the functions of refusion_ext wrap them.";
   m.attr("__version__") = REFUSION_VERSION;
   py::register_exception<NoKernel>(m, "NoKernel", PyExc_NotImplementedError);
+  py::register_exception<CudaUnavailable>(m, "CudaUnavailableError", PyExc_RuntimeError);
   m.def("score_tokens", &score_tokens);
   m.def("score_hidden", &score_hidden);
   m.def("select_slots", &select_slots);
@@ -33,4 +35,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("isa_found", [] { return cpu::name_of(cpu::found_isa()); });
   m.def("isa_in_use", [] { return cpu::name_of(cpu::kernels().isa); });
   m.def("threads", &omp_get_max_threads);
+  m.def("cuda_build", [] {
+    const CudaBuild build = cuda_build();
+    return py::make_tuple(build.built, build.reason, build.toolkit, build.code);
+  });
 }

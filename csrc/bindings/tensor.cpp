@@ -110,8 +110,8 @@ Tensor::~Tensor() {
 
 Tensor::Tensor(Tensor&& other) noexcept
     : data(other.data), device(other.device), dtype(other.dtype), rank(other.rank), read_only(other.read_only),
-      api(other.api), problem(std::move(other.problem)), managed_(std::exchange(other.managed_, nullptr)),
-      versioned_(std::exchange(other.versioned_, nullptr)) {
+      api(other.api), source(other.source), torch(other.torch), problem(std::move(other.problem)),
+      managed_(std::exchange(other.managed_, nullptr)), versioned_(std::exchange(other.versioned_, nullptr)) {
   std::copy(other.shape, other.shape + kMaxRank, shape);
   std::copy(other.strides, other.strides + kMaxRank, strides);
 }
@@ -119,6 +119,8 @@ Tensor::Tensor(Tensor&& other) noexcept
 void Tensor::load(py::handle object) {
   const KnownType known = known_type(Py_TYPE(object.ptr()));
   api = known.api;
+  source = object;
+  torch = known.torch;
   read_only = known.read_only;
   if (known.numpy && load_buffer(object)) return;
   try {

@@ -30,6 +30,8 @@ class Tensor {
   int64_t strides[kMaxRank];              // elements
   const char* read_only = nullptr;        // why it cannot be written
   const dlpack::ExchangeApi* api = nullptr;  // of its framework; null where it has none
+  pybind11::handle source;                // borrowed: alive for the length of the call
+  bool torch = false;                     // a torch tensor, with or without the exchange API
   std::string problem;                    // continues "attend: q "; empty: usable
 
   bool is(uint8_t code, uint8_t bits) const { return dtype.code == code && dtype.bits == bits && dtype.lanes == 1; }

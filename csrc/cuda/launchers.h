@@ -38,7 +38,7 @@ REFUSION_LAUNCHERS(Attend)
 REFUSION_LAUNCHERS(CompactRows)
 #undef REFUSION_LAUNCHERS
 
-struct Library {
+struct Kernels {
   Launcher<ScoreTokens> score_tokens;
   Launcher<ScoreHidden> score_hidden;
   Launcher<SelectSlots> select_slots;
@@ -47,5 +47,23 @@ struct Library {
   Launcher<Attend> attend;
   Launcher<CompactRows> compact_rows;
 };
+const Kernels& kernels();
+
+struct Device {
+  int multiprocessors, major, minor;  // major.minor: compute capability
+};
+
+// The table of the shared library: the kernels, and what its caller needs of the CUDA runtime, which it does not link.
+struct Library {
+  const Kernels* kernels;
+  int runtime_version;                            // of the CUDA runtime inside: 1000 * major + 10 * minor
+  int (*make_current)(int device, int* previous);  // these return a cudaError_t
+  int (*describe)(int device, Device* out);        // of the current device; fails where the kernels cannot run on it
+  const char* (*error_name)(int error);
+  const char* (*error_text)(int error);
+};
 
 }  // namespace refusion::cuda
+
+// The one symbol that the shared library exports.
+extern "C" const refusion::cuda::Library* refusion_cuda_library();

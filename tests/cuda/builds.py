@@ -40,7 +40,7 @@ def available() -> bool:
 
 
 def kernels() -> list[Path]:
-    return sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+    return sorted(p for p in (ROOT / "csrc" / "cuda").glob("*.cu") if p.name != "library.cu")  # speaks to the driver
 
 
 @functools.cache
