@@ -9,7 +9,7 @@ from torch import Tensor
 
 import refusion_ext
 
-from .chunk import Chunk
+from .chunk import Chunk, upload
 from .history import History
 from .model import ModelConfig
 from .rope import rope_tables
@@ -107,8 +107,9 @@ class KVCache:
             destination.append(move.first if move is not None else 0)
             offsets.append(len(sources))
         if sources:
-            arrays = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in (sources, offsets, destination))
-            refusion_ext.compact_rows(self.rows, *arrays)
+            # One array for the three: one copy to the device.
+            packed = upload(torch.tensor((*sources, *offsets, *destination), dtype=torch.int32), self.device)
+            refusion_ext.compact_rows(self.rows, *packed.split((len(sources), len(offsets), len(destination))))
         for sequence, move in kept.items():
             if self.histories is not None:
                 self.histories[sequence].retain(move.first, move.rows)

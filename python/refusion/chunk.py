@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -24,3 +25,11 @@ class Chunk:
     """int32 [sequences + 1]."""
     committed: Tensor
     """int32 [sequences]: rows that every token of the sequence sees."""
+
+
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device that the host does not wait for; on the CPU the tensor itself.
+
+    From ordinary memory a copy would wait for the device. Pinned memory is kept by torch until the copy is done.
+    """
+    return host if device.type == "cpu" else host.contiguous().pin_memory().to(device, non_blocking=True)

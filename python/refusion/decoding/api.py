@@ -153,7 +153,8 @@ def prepare(
 def _decoder(model: Qwen3, prompt: list[int], config: SamplingConfig, cost: Cost) -> Decoder:
     eos, mask = _eos(model, config), model.config.mask_token_id
     if isinstance(config, DecodeConfig):
-        return SlotDecoder(prompt, config, mask, eos, cost)
+        # Elsewhere than on the CPU a second read back costs more than the rows that it saves.
+        return SlotDecoder(prompt, config, mask, eos, cost, read_once=model.device.type != "cpu")
     if isinstance(config, MDMConfig):
         return MaskedDecoder(prompt, config, mask, eos)
     assert isinstance(config, ARConfig)

@@ -17,7 +17,7 @@ from refusion_ext import TokenScores
 
 from ..attention import CachedAttention
 from ..cache import KVCache
-from ..chunk import Chunk
+from ..chunk import Chunk, upload
 from ..model import Qwen3
 from .result import Event, Result
 from .work import Cost, Decoder, Forward, Score, Scores, Steps
@@ -146,8 +146,8 @@ class Engine:
             stats.computed_tokens += count
             at += count
         offsets[self.cache.sequences] = at
-        device = self.cache.device
-        tokens, per_sequence = (torch.from_numpy(x).to(device) for x in (self._host[:, :at], self._sequences))
+        arrays = (self._host[:, :at], self._sequences)
+        tokens, per_sequence = (upload(torch.from_numpy(x), self.cache.device) for x in arrays)
         ids, places, into, first, last = tokens
         chunk = Chunk(ids, places, into, first, last, per_sequence[0], per_sequence[1, :-1])
         for sequence, work in forwards.items():
@@ -185,9 +185,9 @@ class Engine:
         if not rows:
             return dict.fromkeys(asked, NO_SCORES)
         device = hidden.device
-        chosen = hidden.index_select(0, torch.tensor(rows, device=device))
+        chosen = hidden.index_select(0, upload(torch.tensor(rows), device))
         choice: dict[str, Any] = {
-            "given": torch.tensor(given, device=device) if max(given) >= 0 else None,
+            "given": upload(torch.tensor(given), device) if max(given) >= 0 else None,
             "suppressed": self._suppressed_ids(asked),
             "temperature": self.temperature,
             "sample_keys": self._sample_keys(asking, asked) if self.temperature > 0 else None,
@@ -210,22 +210,32 @@ class Engine:
             if min(positions) < self.min_new_tokens:
                 padded = self._always + (-1,) * (len(self._early) - len(self._always))
                 ids = [self._early if p < self.min_new_tokens else padded for p in positions]
-                return torch.tensor(ids, dtype=torch.int32, device=self.cache.device)
+                return upload(torch.tensor(ids, dtype=torch.int32), self.cache.device)
         return self._suppressed if self._always else None
 
     def _sample_keys(self, asking: dict[int, Run], asked: dict[int, Score]) -> Tensor:
         """Noise depends on seed, position and round alone, so that a batch samples what each sequence would alone."""
         keys = [(asking[s].seed, 0, p, score.round) for s, score in asked.items() for p in score.positions]
-        return torch.tensor(keys, dtype=torch.int64, device=self.cache.device)
+        return upload(torch.tensor(keys, dtype=torch.int64), self.cache.device)
 
 
 def _to_host(found: TokenScores) -> tuple[np.ndarray, ...]:
     token, probability, _, entropy, margin = found
     if token.device.type == "cpu":
         return tuple(x.numpy() for x in (token, probability, entropy, margin))
-    packed = torch.stack((probability, entropy, margin))
-    ids, floats = token.cpu().numpy(), packed.cpu().numpy()
-    return ids, *floats
+    return unpack(pack(found).cpu().numpy())  # the one copy of a forward that the host waits for
+
+
+def pack(found: TokenScores) -> Tensor:
+    """The scores as the bytes of one int32 array."""
+    token, probability, _, entropy, margin = found
+    return torch.cat([x.view(torch.int32) for x in (token, probability, entropy, margin)])
+
+
+def unpack(packed: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Token, probability, entropy and margin from what `pack` made."""
+    rows = len(packed) // 5
+    return packed[: 2 * rows].view(np.int64), *packed[2 * rows :].view(np.float32).reshape(3, rows)
 
 
 def _result(decoder: Decoder) -> Result:

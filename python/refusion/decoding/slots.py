@@ -20,12 +20,23 @@ class SlotDecoder:
 
     Forwards are bounded: every round removes at least one slot, and takes at most one plan, one verify and
     slot_size - 1 refinements of two forwards.
+
+    `read_once`: score every mask of a plan in the call that plans, instead of the first of each slot and then the rest of
+    the chosen ones. More rows of the LM head, but a forward is read back once; the tokens are the same.
     """
 
     def __init__(
-        self, prompt: Sequence[int], config: DecodeConfig, mask_token_id: int, eos_token_ids: frozenset[int], cost: Cost
+        self,
+        prompt: Sequence[int],
+        config: DecodeConfig,
+        mask_token_id: int,
+        eos_token_ids: frozenset[int],
+        cost: Cost,
+        read_once: bool = False,
     ) -> None:
         self.config = config
+        self.rule = config.slot_score if config.slot_score in ("mean", "minimum") else "first"
+        self.scores_all = read_once or self.rule != "first"
         self.mask = mask_token_id
         self.cost = cost
         self.prompt = list(prompt)
@@ -81,11 +92,11 @@ class SlotDecoder:
         rest = Score([], [], round=plan.round)
         for index, slot in enumerate(plan.slots):
             if index in chosen:
-                at = offset if self._scores_all else index
-                count = slot.length if self._scores_all else 1
+                at = offset if self.scores_all else index
+                count = slot.length if self.scores_all else 1
                 first = slice(at, at + count)
                 drafts.append(Draft(slot, plan.scores.token[first].tolist(), plan.scores.probability[first].tolist()))
-                if not self._scores_all:
+                if not self.scores_all:
                     rest.rows.extend(range(plan.row + offset + 1, plan.row + offset + slot.length))
                     rest.positions.extend(range(slot.start + 1, slot.start + slot.length))
             offset += slot.length
@@ -184,10 +195,6 @@ class SlotDecoder:
 
     # ---- choosing and accepting, on the ops
 
-    @property
-    def _scores_all(self) -> bool:
-        return self.config.slot_score in ("mean", "minimum")
-
     def _select(self, plan: Plan) -> set[int]:
         name = self.config.slot_score
         scores = plan.scores.probability
@@ -195,13 +202,13 @@ class SlotDecoder:
             scores = np.exp(-plan.scores.entropy)
         elif name == "margin":
             scores = plan.scores.margin
-        lengths = [slot.length if self._scores_all else 1 for slot in plan.slots]
+        lengths = [slot.length if self.scores_all else 1 for slot in plan.slots]
         selection = refusion_ext.select_slots(
             scores,
             np.cumsum([0, *lengths], dtype=np.int32),
             np.array([0, len(lengths)], np.int32),
             self.config.slot_threshold,
-            rule=name if self._scores_all else "first",
+            rule=self.rule,
         )
         return set(selection.chosen[: selection.counts[0]].tolist())
 
@@ -301,7 +308,7 @@ class SlotDecoder:
         """Tokens, positions and plan scores of masked slots whose first token is row `row` of a chunk."""
         positions = [p for slot in slots for p in range(slot.start, slot.start + slot.length)]
         score = Score(list(range(row, row + len(positions))), positions, round=self.round)
-        if not self._scores_all:
+        if not self.scores_all:
             score.rows, score.positions = [], [slot.start for slot in slots]
             for slot in slots:
                 score.rows.append(row)
