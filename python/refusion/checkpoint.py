@@ -68,16 +68,20 @@ def save(model: Qwen3, path: str | Path, *, dtype: str | torch.dtype | None = No
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     wanted = _dtype(dtype) or model.dtype
-    parameters = dict(model.named_parameters())
-    tensors: dict[str, Tensor] = {}
-    for name, sources in _parts(model.config).items():
-        value = parameters[name].detach().to("cpu", wanted)
-        for (target, shape), piece in zip(sources, value.split([s[0] for _, s in sources]), strict=True):
-            assert piece.shape == shape
-            tensors[target] = piece.contiguous()
+    tensors = {name: tensor.to("cpu", wanted).contiguous() for name, tensor in stored_tensors(model).items()}
     raw = model.config.to_hugging_face() | {"torch_dtype": str(wanted).removeprefix("torch.")}
     write_atomically(directory / WEIGHTS, lambda file: save_file(tensors, file, metadata={"format": "pt"}))
     write_atomically(directory / "config.json", lambda file: file.write_text(json.dumps(raw, indent=2) + "\n"))
+
+
+def stored_tensors(model: Qwen3) -> dict[str, Tensor]:
+    """The weights by the names that a Hugging Face checkpoint gives them, as views."""
+    parameters = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {}
+    for name, sources in _parts(model.config).items():
+        pieces = parameters[name].detach().split([shape[0] for _, shape in sources])
+        tensors |= {target: piece for (target, _), piece in zip(sources, pieces, strict=True)}
+    return tensors
 
 
 def read_config(directory: Path) -> ModelConfig:

@@ -7,6 +7,7 @@ schedule costs and saves at that rate whatever the model.
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from refusion.checkpoint import stored_tensors
 from refusion.decoding import ARConfig, DecodeConfig, MDMConfig, Result
 from refusion.decoding.api import prepare
 from refusion.decoding.config import SamplingConfig
 from refusion.decoding.drafts import Draft, Plan
+from refusion.decoding.result import Stats
 from refusion.decoding.slots import SlotDecoder
 from refusion.model import ModelConfig, Qwen3
 
@@ -30,6 +33,8 @@ class Setting:
     config: SamplingConfig
     acceptance: float | None = None
     """Share of drafts that are kept, drawn; None: the model decides."""
+    library: bool = False
+    """Decoded by the transformers library instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ def real_settings(max_new_tokens: int) -> list[Setting]:
     slots: dict[str, Any] = {**length, "block_size": 32, "slot_threshold": 0.6, "token_threshold": 0.3}
     return [
         Setting("autoregressive, cached", ARConfig(**length)),
+        *_library_settings(length),
         Setting("masked diffusion, one token a forward", MDMConfig(**length)),
         Setting("masked diffusion, threshold 0.9", MDMConfig(threshold=0.9, **length)),
         Setting("ReFusion, look-ahead off", DecodeConfig(lookahead="off", **slots)),
@@ -95,12 +101,37 @@ def drawn_settings(max_new_tokens: int, rate: float) -> list[Setting]:
     slots: dict[str, Any] = {**length, "slot_size": 8, "block_size": 64, "token_threshold": 0.5}
     return [
         Setting("autoregressive, cached", ARConfig(**length)),
+        *_library_settings(length),
         Setting("masked diffusion, 4 tokens a forward", MDMConfig(steps=-(-max_new_tokens // 4), **length)),
         *(
             Setting(f"ReFusion, look-ahead {mode}, acceptance {rate:.0%}", DecodeConfig(lookahead=mode, **slots), rate)
             for mode in ("off", "on", "auto")
         ),
     ]
+
+
+def _library_settings(length: dict[str, Any]) -> list[Setting]:
+    """transformers' `generate`, where it is installed (`pip install 'refusion-ext[hf]'`)."""
+    if importlib.util.find_spec("transformers") is None:
+        return []
+    return [Setting("autoregressive, transformers", ARConfig(**length), library=True)]
+
+
+def library_model(model: Qwen3) -> Any:
+    """The same weights in transformers' Qwen3."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    shape = Qwen3Config(**model.config.to_hugging_face())
+    with torch.device("meta"):
+        theirs: Any = Qwen3ForCausalLM(shape)
+    weights = {name: tensor.clone() for name, tensor in stored_tensors(model).items()}
+    if model.head is None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    theirs = theirs.to_empty(device="cpu")
+    theirs = theirs.to(model.dtype)
+    theirs.load_state_dict(weights, strict=True)
+    theirs.model.rotary_emb = type(theirs.model.rotary_emb)(shape)  # its table is no weight
+    return theirs.eval().requires_grad_(False)
 
 
 def random_model(config: ModelConfig, dtype: torch.dtype) -> Qwen3:
@@ -123,11 +154,15 @@ def run(
     """Decodes all prompts with every setting, one setting after the other, `rounds` times."""
     seconds: dict[str, list[float]] = {setting.name: [] for setting in settings}
     results: dict[str, list[Result]] = {}
+    theirs = library_model(model) if any(setting.library for setting in settings) else None
     for turn in range(rounds + 1):  # the first one warms up
         for setting in settings:
             show(f"{setting.name}, round {turn}")
             began = time.perf_counter()
-            results[setting.name] = decode_all(model, prompts, setting)
+            if setting.library:
+                results[setting.name] = decode_with_library(theirs, prompts, setting.config)
+            else:
+                results[setting.name] = decode_all(model, prompts, setting)
             if turn:
                 seconds[setting.name].append(time.perf_counter() - began)
     return [
@@ -152,4 +187,25 @@ def decode_all(model: Qwen3, prompts: Sequence[list[int]], setting: Setting) -> 
             decoder.rate = setting.acceptance
             decoders = [(0, 0, decoder)]
         results += [item[1] for item in engine.run(decoders) if isinstance(item, tuple)]
+    return results
+
+
+def decode_with_library(theirs: Any, prompts: Sequence[list[int]], config: SamplingConfig) -> list[Result]:
+    """All prompts, one at a time, greedily; a forward a token, the prompt's included."""
+    results = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        length = config.max_new_tokens
+        with torch.inference_mode():
+            out = theirs.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=length,
+                min_new_tokens=length,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        stats = Stats(tokens=length, prompt_tokens=len(prompt), phases={"decode": length})
+        results.append(Result(out[0, len(prompt) :].tolist(), [], stats, False))
     return results
