@@ -27,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--decode", nargs="?", const="", metavar="REGEX", help="decode suite, of the settings that match"
     )
+    parser.add_argument("--forward", action="store_true", help="a forward of 16 tokens against reading its weights")
     parser.add_argument("--overhead", action="store_true", help="cost of an eager call and of a small forward")
     parser.add_argument("--preset", choices=PRESETS, default="0.6b", help="shapes of the model (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
@@ -44,12 +45,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from ..benchmarks import machine, overhead, report
+    from ..benchmarks import forward, machine, overhead, report, shapes
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    everything = args.op is None and args.decode is None and not args.overhead
+    everything = args.op is None and args.decode is None and not args.overhead and not args.forward
     measured = machine.measure(min(args.seconds, 1.0))
     print("\n".join(report.machine_lines(measured)), flush=True)
     written: dict[str, Any] = {"machine": measured.as_dict()}
@@ -61,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
             report.plot_roofline(results, measured, args.plot)
     if everything or args.decode is not None:
         written["decode"] = _decodes(args)
+    if everything or args.forward:
+        timing = forward.measure(shapes.PRESETS[args.preset], measured, args.seconds)
+        print("\n" + "\n".join(timing.lines()), flush=True)
+        written["forward"] = dataclasses.asdict(timing)
     if everything or args.overhead:
         found = overhead.measure(args.seconds)
         print("\n" + "\n".join(found.lines()), flush=True)
