@@ -31,7 +31,8 @@ def score_tokens(
     x = _wide(logits)
     x = torch.where(x.isnan(), -torch.inf, x)
     log_sum_exp = x.logsumexp(-1) if vocab else x.new_full((rows,), -torch.inf)
-    log_p = torch.where(x == -torch.inf, -torch.inf, x - log_sum_exp[:, None])
+    log_p = torch.where(x == log_sum_exp[:, None], 0, x - log_sum_exp[:, None])  # an infinite logit takes all of it
+    log_p = torch.where(x == -torch.inf, -torch.inf, log_p)
     p = log_p.exp()
     entropy = -(p * torch.where(p > 0, log_p, 0)).sum(-1)
 

@@ -68,6 +68,13 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
 }
 
+// 2^x within two units in the last place, in one instruction; results below the smallest normal number are 0.
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Returns a cudaError_t. Dynamic shared memory beyond 48 KiB has to be asked for.
 template <class... Parameters, class... Arguments>
 inline int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, void* stream,

@@ -24,8 +24,7 @@ inline size_t states_bytes(const ScoreHidden& op, const VocabularyParts& parts) 
 
 inline int launch_merge(const ScoreHidden& op, const VocabularyParts& parts, const Launch& where) {
   const ScoreState* states = static_cast<const ScoreState*>(where.workspace);
-  return launch(merge_parts, dim3(unsigned(ceil_div<int64_t>(op.rows, 4))), dim3(128), 0, where.stream, states, op.rows,
-                parts.count, op.choice, op.scores);
+  return launch_merge(states, op.rows, parts.count, op.choice, op.scores, where.stream);
 }
 
 // Marks which ids of a tile of kIds are suppressed for which of kRows rows. All threads of the block call this.

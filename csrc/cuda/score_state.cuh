@@ -20,7 +20,6 @@ struct ScoreState {
   int drawn_id;
   float given;  // logit of the given id
 };
-constexpr int kScoreWords = sizeof(ScoreState) / 4;
 
 __device__ __forceinline__ ScoreState empty_state() {
   return {-INFINITY, 0.0f, 0.0f, -INFINITY, -INFINITY, -1, -INFINITY, -INFINITY, -1, -INFINITY};
@@ -43,16 +42,16 @@ __device__ __forceinline__ void raise_reference(ScoreState& state, float referen
   const float shift = (state.reference - reference) * kLog2e;
   if (shift < 0) {
     const bool lost = shift < -126.0f;  // also where nothing was summed yet: no infinity times zero
-    const float factor = exp2f(shift);
+    const float factor = exp2_approximate(fmaxf(shift, -126.0f));
     state.weighted = lost ? 0.0f : (state.weighted + shift * state.sum) * factor;
     state.sum = lost ? 0.0f : state.sum * factor;
     state.reference = reference;
   }
 }
 
-// Adds a logit not above the reference. Infinities give NaN differences, which fmaxf turns into the floor.
+// Adds a logit not above the reference. NaN, of a logit or of a difference of infinities, becomes the floor.
 __device__ __forceinline__ void add_logit(ScoreState& state, float logit) {
-  const float t = fmaxf((logit - state.reference) * kLog2e, -126.0f), power = exp2f(t);
+  const float t = fmaxf((logit - state.reference) * kLog2e, -126.0f), power = exp2_approximate(t);
   state.sum += power;
   state.weighted += t * power;
 }
@@ -91,13 +90,8 @@ __device__ __forceinline__ bool goes_before(float a, int a_id, float b, int b_id
   return a_id >= 0 && (b_id < 0 || a > b || (a == b && a_id < b_id));
 }
 
-// Adds the state of other ids of the same row.
-__device__ __forceinline__ void merge_states(ScoreState& state, ScoreState other) {
-  const float reference = fmaxf(state.reference, other.reference);
-  raise_reference(state, reference);
-  raise_reference(other, reference);
-  state.sum += other.sum;
-  state.weighted += other.weighted;
+// Takes the candidates and the given logit of other ids of the same row.
+__device__ __forceinline__ void merge_candidates(ScoreState& state, const ScoreState& other) {
   state.second = fmaxf(fmaxf(state.second, other.second), fminf(state.best, other.best));
   if (goes_before(other.best, other.best_id, state.best, state.best_id)) {
     state.best = other.best;
@@ -111,22 +105,39 @@ __device__ __forceinline__ void merge_states(ScoreState& state, ScoreState other
   state.given = fmaxf(state.given, other.given);
 }
 
-__device__ __forceinline__ ScoreState shuffle_state(const ScoreState& state, int lanes) {
-  union {
-    ScoreState state;
-    uint32_t word[kScoreWords];
-  } mine, theirs;
-  mine.state = state;
-#pragma unroll
-  for (int i = 0; i < kScoreWords; ++i) theirs.word[i] = __shfl_xor_sync(kAllLanes, mine.word[i], lanes);
-  return theirs.state;
+// Adds the state of other ids of the same row.
+__device__ __forceinline__ void merge_states(ScoreState& state, ScoreState other) {
+  const float reference = fmaxf(state.reference, other.reference);
+  raise_reference(state, reference);
+  raise_reference(other, reference);
+  state.sum += other.sum;
+  state.weighted += other.weighted;
+  merge_candidates(state, other);
 }
 
-// The merged state of `kLanes` neighbouring lanes, in each of them.
+// The merged state of `kLanes` neighbouring lanes, in each of them: first one reference for all, then plain sums.
 template <int kLanes = 32>
 __device__ __forceinline__ ScoreState merge_lanes(ScoreState state) {
+  float reference = state.reference;
 #pragma unroll
-  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) merge_states(state, shuffle_state(state, lanes));
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
+    reference = fmaxf(reference, __shfl_xor_sync(kAllLanes, reference, lanes));
+  raise_reference(state, reference);
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+    const auto from = [&](auto x) { return __shfl_xor_sync(kAllLanes, x, lanes); };
+    state.sum += from(state.sum);
+    state.weighted += from(state.weighted);
+    ScoreState other = empty_state();
+    other.best = from(state.best);
+    other.second = from(state.second);
+    other.best_id = from(state.best_id);
+    other.drawn = from(state.drawn);
+    other.drawn_logit = from(state.drawn_logit);
+    other.drawn_id = from(state.drawn_id);
+    other.given = from(state.given);
+    merge_candidates(state, other);
+  }
   return state;
 }
 
@@ -136,7 +147,7 @@ __device__ __forceinline__ void deliver(const ScoreState& state, const RowChoice
   const bool empty = state.reference == -INFINITY;
   const auto probability = [&](float logit) {
     if (empty || !(logit > -INFINITY)) return 0.0f;
-    const float p = exp2f((logit - state.reference) * kLog2e) / state.sum;
+    const float p = exp2_approximate((logit - state.reference) * kLog2e) / state.sum;
     return p < 1.0f ? p : 1.0f;  // an infinite logit takes all of it
   };
   int64_t token = choice.sample_key != nullptr ? state.drawn_id : state.best_id;
@@ -149,22 +160,15 @@ __device__ __forceinline__ void deliver(const ScoreState& state, const RowChoice
   scores.probability[row] = probability(logit);
   scores.log_sum_exp[row] = empty ? -INFINITY : state.reference + log2f(state.sum) * kLn2;
   if (scores.entropy != nullptr) {
-    const float entropy = empty ? 0.0f : (log2f(state.sum) - state.weighted / state.sum) * kLn2;
+    const bool certain = empty || state.reference == INFINITY;
+    const float entropy = certain ? 0.0f : (log2f(state.sum) - state.weighted / state.sum) * kLn2;
     scores.entropy[row] = fmaxf(entropy, 0.0f);
   }
   if (scores.margin != nullptr) scores.margin[row] = probability(state.best) - probability(state.second);
 }
 
-// Merges the states of the parts of each row, one warp a row.
-// budget: registers 64, shared 0
-static __global__ void __launch_bounds__(128)
-    merge_parts(const ScoreState* parts, int64_t rows, int count, TokenChoice choice, TokenScores scores) {
-  const int64_t row = int64_t(blockIdx.x) * 4 + warp_id();
-  ScoreState state = empty_state();
-  if (row < rows)
-    for (int part = lane_id(); part < count; part += 32) merge_states(state, parts[row * count + part]);
-  state = merge_lanes(state);
-  if (row < rows && lane_id() == 0) deliver(state, RowChoice(choice, row), scores, row);
-}
+// Merges the states of the `count` parts of each row, in order, and delivers (score_merge.cu). Returns a cudaError_t.
+int launch_merge(const ScoreState* parts, int64_t rows, int count, const TokenChoice& choice, const TokenScores& scores,
+                 void* stream);
 
 }  // namespace refusion::cuda

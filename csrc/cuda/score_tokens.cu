@@ -1,7 +1,6 @@
-// One pass over the logits: 16-byte loads, a state a thread. A row is split over blocks where rows are few; a second
-// launch merges the parts in order.
-#include <algorithm>
-
+// One pass over the logits. A row is cut into parts of fixed size, a block each, and a second launch merges them in
+// order; within a part, ids belong to threads by their number alone. So a result depends on nothing but its row:
+// neither on the other rows, nor on the device, nor on where the row lies in memory.
 #include "cuda/launchers.h"
 #include "cuda/score_state.cuh"
 
@@ -9,24 +8,11 @@ namespace refusion::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kLeastPart = 4096;    // ids: below, a part costs more in merging than it saves
-constexpr int kMostPart = 1 << 18;  // ids: 32 KiB of marks for suppressed ones
+constexpr int kPart = 16384;  // ids: 64 a thread, so that the block's reduction costs a tenth
 
-struct Split {
-  int parts, ids;  // of a row; ids of a part, a multiple of 32
-};
-
-Split split_rows(const ScoreTokens& op, int multiprocessors) {
-  const int64_t wanted = ceil_div<int64_t>(4 * int64_t(multiprocessors), std::max<int64_t>(op.rows, 1));
-  const int64_t most = std::max<int64_t>(op.vocab / kLeastPart, 1), least = ceil_div<int64_t>(op.vocab, kMostPart);
-  const int64_t parts = std::max(std::min(wanted, most), std::max<int64_t>(least, 1));
-  const int64_t ids = ceil_div<int64_t>(ceil_div(std::max<int64_t>(op.vocab, 1), parts), 32) * 32;
-  return {int(ceil_div(std::max<int64_t>(op.vocab, 1), ids)), int(ids)};
-}
-
-// Marks of the suppressed ids of [begin, begin + ids), one bit an id.
+// Which ids of a part may not be chosen, one bit an id.
 struct Marks {
-  const uint32_t* words;  // null: none is suppressed
+  const uint32_t* words;  // null: all may
   int begin;
 
   __device__ __forceinline__ bool allow(int id) const {
@@ -34,118 +20,104 @@ struct Marks {
   }
 };
 
-__device__ void mark_suppressed(const TokenChoice& choice, int64_t row, int begin, int ids, uint32_t* words) {
-  for (int i = int(threadIdx.x); i < ids / 32; i += kThreads) words[i] = 0;
+__device__ void mark_suppressed(const TokenChoice& choice, int64_t row, int begin, uint32_t* words) {
+  for (int i = int(threadIdx.x); i < kPart / 32; i += kThreads) words[i] = 0;
   __syncthreads();
   const int32_t* mine = choice.suppressed + (choice.suppressed_rows > 1 ? row * choice.suppressed_count : 0);
   for (int64_t i = threadIdx.x; i < choice.suppressed_count; i += kThreads) {
-    const int at = mine[i] - begin;
-    if (mine[i] >= begin && at < ids) atomicOr(words + (at >> 5), 1u << (at & 31));
+    const int id = mine[i];
+    if (id >= begin && id - begin < kPart) atomicOr(words + ((id - begin) >> 5), 1u << ((id - begin) & 31));
   }
   __syncthreads();
 }
 
-// The logits of ids first .. first + N into the state.
-template <int N>
-__device__ __forceinline__ void take(ScoreState& state, const float (&logit)[N], int first, const Marks& marks,
-                                     int64_t given) {
-  float top = logit[0];
+// N elements that start `misplaced` elements behind an address of 16 bytes, from the two vectors in which they lie.
+template <class T>
+__device__ __forceinline__ Vector<T> join(const uint4& a, const uint4& b, int misplaced) {
+  const int bytes = misplaced * int(sizeof(T));
+  uint32_t word[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  if (bytes & 8) {
 #pragma unroll
-  for (int i = 1; i < N; ++i) top = fmaxf(top, logit[i]);
+    for (int i = 0; i < 6; ++i) word[i] = word[i + 2];
+  }
+  if (bytes & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) word[i] = word[i + 1];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) word[i] = __funnelshift_r(word[i], word[i + 1], 8 * (bytes & 3));
+  return Vector<T>(make_uint4(word[0], word[1], word[2], word[3]));
+}
+
+// The logits of ids id .. id + N of a row; -inf from `end` on. Only whole vectors inside of [0, end) are read as such.
+template <class T>
+__device__ __forceinline__ void load_logits(const T* x, int id, int end, int misplaced, float (&logit)[kVector<T>]) {
+  constexpr int N = kVector<T>;
+  const int first = id - misplaced, last = misplaced == 0 ? first + N : first + 2 * N;
+  if (first >= 0 && last <= end) {
+    const uint4* from = reinterpret_cast<const uint4*>(x + first);
+    const uint4 a = __ldg(from);
+    const Vector<T> loaded = misplaced == 0 ? Vector<T>(a) : join<T>(a, __ldg(from + 1), misplaced);
+#pragma unroll
+    for (int i = 0; i < N; ++i) logit[i] = to_float(loaded.element[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) logit[i] = id + i < end ? to_float(x[id + i]) : -INFINITY;
+  }
+}
+
+// Ids id .. id + N into the state.
+template <int N>
+__device__ __forceinline__ void take_logits(ScoreState& state, float (&logit)[N], int id, const Marks& marks,
+                                            const RowChoice& choice) {
+  float top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < N; ++i) top = fmaxf(top, logit[i]);
   raise_reference(state, top);
 #pragma unroll
   for (int i = 0; i < N; ++i) add_logit(state, logit[i]);
-  if (top > state.second) {
+  if (choice.given >= id && choice.given < id + N) {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      if (marks.allow(first + i)) rank_logit(state, logit[i], first + i);
+      if (choice.given == id + i) state.given = fmaxf(logit[i], -INFINITY);
   }
-  if (given >= first && given < first + N) {
+  const bool draws = choice.sample_key != nullptr;
+  if (!draws && !(top > state.second)) return;
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (given == first + i) state.given = logit[i];
-  }
-}
-
-template <class T>
-__device__ __forceinline__ float read(const T* x) {
-  return fmaxf(to_float(*x), -INFINITY);  // NaN counts as -inf
-}
-
-// Greedy: a few elements until the first whole 16 bytes, vectors, the rest.
-template <class T>
-__device__ __forceinline__ void score_vectors(const T* x, int begin, int end, const Marks& marks, int64_t given,
-                                              ScoreState& state) {
-  constexpr int N = kVector<T>;
-  const int misplaced = int(reinterpret_cast<uintptr_t>(x + begin) % 16 / sizeof(T));
-  const int lead = min((N - misplaced) % N, end - begin), first = begin + lead, vectors = (end - first) / N;
-  if (int(threadIdx.x) < lead) {
-    const float logit[1] = {read(x + begin + threadIdx.x)};
-    take(state, logit, begin + int(threadIdx.x), marks, given);
-  }
-  const uint4* whole = reinterpret_cast<const uint4*>(x + first);
-#pragma unroll 2
-  for (int v = int(threadIdx.x); v < vectors; v += kThreads) {
-    const Vector<T> loaded(__ldg(whole + v));
-    float logit[N];
+  for (int i = 0; i < N; ++i) logit[i] = marks.allow(id + i) ? fmaxf(logit[i], -INFINITY) : -INFINITY;
 #pragma unroll
-    for (int i = 0; i < N; ++i) logit[i] = read(&loaded.element[i]);
-    take(state, logit, first + v * N, marks, given);
-  }
-  const int last = first + vectors * N + int(threadIdx.x);
-  if (last < end) {
-    const float logit[1] = {read(x + last)};
-    take(state, logit, last, marks, given);
-  }
-}
-
-// Sampling: four ids at a time, which share one block of random words.
-template <class T>
-__device__ __forceinline__ void score_quads(const T* x, int begin, int end, const Marks& marks, const RowChoice& choice,
-                                            ScoreState& state) {
-  for (int id = begin + 4 * int(threadIdx.x); id < end; id += 4 * kThreads) {
-    float logit[4];
+  for (int i = 0; i < N; ++i) rank_logit(state, logit[i], id + i);
+  if (draws) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) logit[i] = id + i < end ? read(x + id + i) : -INFINITY;
-    take(state, logit, id, Marks{nullptr, 0}, choice.given);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (id + i < end && !marks.allow(id + i)) logit[i] = -INFINITY;
-    draw_logits(state, logit, uint32_t(id) / 4, choice);
+    for (int i = 0; i < N; i += 4) {
+      const float four[4] = {logit[i], logit[i + 1], logit[i + 2], logit[i + 3]};
+      draw_logits(state, four, uint32_t(id + i) / 4, choice);
+    }
   }
 }
 
-// The best of ids that may be chosen, which sampling does not rank on its way.
+// budget: registers 64, shared 4096
 template <class T>
-__device__ __forceinline__ void rank_quads(const T* x, int begin, int end, const Marks& marks, ScoreState& state) {
-  state.best = state.second = -INFINITY;
-  state.best_id = -1;
-  for (int id = begin + int(threadIdx.x); id < end; id += kThreads)
-    if (marks.allow(id)) rank_logit(state, read(x + id), id);
-}
-
-// budget: registers 64, shared 32768
-template <class T>
-__global__ void __launch_bounds__(kThreads) score_parts(ScoreTokens op, Split split, ScoreState* parts) {
-  SMEM_CARVER(dynamic);
+__global__ void __launch_bounds__(kThreads) score_parts(ScoreTokens op, int count, ScoreState* parts) {
+  SHARED_ARRAY(uint32_t, marked, [kPart / 32]);
   SHARED_ARRAY(ScoreState, warp_state, [kWarps]);
-  const int64_t row = blockIdx.x / unsigned(split.parts);
-  const int part = int(blockIdx.x % unsigned(split.parts));
-  const int begin = part * split.ids, end = int(min(int64_t(begin) + split.ids, op.vocab));
+  constexpr int N = kVector<T>;
+  const int64_t row = blockIdx.x / unsigned(count);
+  const int begin = int(blockIdx.x % unsigned(count)) * kPart, end = int(op.vocab);
   const T* x = static_cast<const T*>(op.logits) + row * op.row_stride;
+  const int misplaced = int(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
   const RowChoice choice(op.choice, row);
   Marks marks{nullptr, begin};
   if (op.choice.suppressed_count > 0) {
-    uint32_t* words = dynamic.take<uint32_t>(size_t(split.ids) / 32);
-    mark_suppressed(op.choice, row, begin, split.ids, words);
-    marks.words = words;
+    mark_suppressed(op.choice, row, begin, marked);
+    marks.words = marked;
   }
   ScoreState state = empty_state();
-  if (choice.sample_key == nullptr) {
-    score_vectors(x, begin, end, marks, choice.given, state);
-  } else {
-    score_quads(x, begin, end, marks, choice, state);
-    if (marks.words != nullptr) rank_quads(x, begin, end, marks, state);
+#pragma unroll 2
+  for (int id = begin + N * int(threadIdx.x); id < min(begin + kPart, end); id += N * kThreads) {
+    float logit[N];
+    load_logits(x, id, end, misplaced, logit);
+    take_logits(state, logit, id, marks, choice);
   }
   state = merge_lanes(state);
   if (lane_id() == 0) warp_state[warp_id()] = state;
@@ -153,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) score_parts(ScoreTokens op, Split sp
   if (warp_id() == 0) {
     state = merge_lanes<kWarps>(warp_state[lane_id() % kWarps]);
     if (lane_id() == 0) {
-      if (split.parts == 1)
+      if (count == 1)
         deliver(state, choice, op.scores, row);
       else
         parts[blockIdx.x] = state;
@@ -161,23 +133,23 @@ __global__ void __launch_bounds__(kThreads) score_parts(ScoreTokens op, Split sp
   }
 }
 
+int parts_of_row(const ScoreTokens& op) { return int(ceil_div<int64_t>(op.vocab < 1 ? 1 : op.vocab, kPart)); }
+
 template <class T>
 int launch_as(const ScoreTokens& op, const Launch& where) {
-  const Split split = split_rows(op, where.multiprocessors);
+  const int count = parts_of_row(op);
   ScoreState* parts = static_cast<ScoreState*>(where.workspace);
-  const size_t shared = op.choice.suppressed_count > 0 ? size_t(split.ids) / 8 : 0;
-  const int error = launch(score_parts<T>, dim3(unsigned(op.rows * split.parts)), dim3(kThreads), shared, where.stream,
-                           op, split, parts);
-  if (error != cudaSuccess || split.parts == 1) return error;
-  return launch(merge_parts, dim3(unsigned(ceil_div<int64_t>(op.rows, 4))), dim3(128), 0, where.stream, parts, op.rows,
-                split.parts, op.choice, op.scores);
+  const int error =
+      launch(score_parts<T>, dim3(unsigned(op.rows * count)), dim3(kThreads), 0, where.stream, op, count, parts);
+  if (error != cudaSuccess || count == 1) return error;
+  return launch_merge(parts, op.rows, count, op.choice, op.scores, where.stream);
 }
 
 }  // namespace
 
-size_t workspace_bytes(const ScoreTokens& op, int multiprocessors) {
-  const Split split = split_rows(op, multiprocessors);
-  return split.parts == 1 ? 0 : size_t(op.rows) * size_t(split.parts) * sizeof(ScoreState);
+size_t workspace_bytes(const ScoreTokens& op, int) {
+  const int count = parts_of_row(op);
+  return count == 1 ? 0 : size_t(op.rows) * size_t(count) * sizeof(ScoreState);
 }
 
 int launch(const ScoreTokens& op, const Launch& where) {

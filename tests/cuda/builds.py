@@ -1,7 +1,7 @@
 """Builds of the emulation: the kernels of csrc/cuda behind the real bindings, and the emulation's own self-test.
 
-Objects are kept in `build/emulation` of the checkout, named by the hash of all sources, so that an unchanged tree
-compiles nothing. Modes: 'plain'; 'asan' (address and undefined-behaviour sanitizers); 'race' (race detector);
+Objects are kept in `build/emulation` of the checkout, named by the hash of what they include, so that an unchanged
+tree compiles nothing. Modes: 'plain'; 'asan' (address and undefined-behaviour sanitizers); 'race' (race detector);
 'coverage'.
 """
 
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -49,8 +50,7 @@ def module(mode: str) -> Path:
     import pybind11
 
     include = (f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}", '-DREFUSION_VERSION="emulated"')
-    bindings = [p for p in sorted((ROOT / "csrc" / "bindings").glob("*.cpp")) if "backend" not in p.name]
-    jobs = [_object(p, ("-O1", "-fopenmp", *include)) for p in (*bindings, FOLDER / "emulated_backend.cpp")]
+    jobs = [_object(FOLDER / "emulated_bindings.cpp", ("-O0", "-g0", "-fopenmp", *include))]
     jobs += [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
     jobs += [_object(p, (*MODES[mode], *_emulated())) for p in kernels()]
     return _link(jobs, f"_C-{mode}", ("-shared", "-fopenmp", "-ldl", *LINKED.get(mode, ())))
@@ -78,19 +78,23 @@ def _emulated() -> tuple[str, ...]:
 
 
 @functools.cache
-def _sources() -> str:
-    """Hash of everything that an object may include."""
-    digest = hashlib.sha256()
-    for folder in (ROOT / "csrc", FOLDER):
-        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cuh")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _includes(source: Path) -> tuple[Path, ...]:
+    """The source and all of this project that it includes."""
+    found = {source: None}
+    for name in re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE):
+        for folder in (source.parent, ROOT / "csrc", FOLDER, EMULATION):
+            if (folder / name).exists():
+                found |= dict.fromkeys(_includes(folder / name))
+                break
+    return tuple(found)
 
 
 def _object(source: Path, flags: tuple[str, ...]) -> tuple[Path, list[str]]:
     """Where the object of a source lies, and the command that makes it."""
-    digest = hashlib.sha256(repr((_sources(), source.read_bytes(), flags)).encode()).hexdigest()[:16]
-    target = ROOT / "build" / "emulation" / f"{source.stem}-{digest}.o"
+    digest = hashlib.sha256(repr(flags).encode())
+    for path in (*_includes(source), *_includes(EMULATION / "cuda_emulation.h")):
+        digest.update(path.read_bytes())
+    target = ROOT / "build" / "emulation" / f"{source.stem}-{digest.hexdigest()[:16]}.o"
     return target, ["g++", *COMMON, *flags, "-c", str(source), "-o", str(target)]
 
 

@@ -152,6 +152,11 @@ void cp_async_wait() {
   emulation::copy_async_wait(Groups);
 }
 
+inline float exp2_approximate(float x) {
+  const float y = exp2f(x);
+  return y < 1.17549435e-38f ? 0.0f : y;
+}
+
 // The part of the host API that launchers use.
 using cudaStream_t = void*;
 using cudaError_t = int;

@@ -67,6 +67,9 @@ inline unsigned __float_as_uint(float x) { return emulation::bit_cast<unsigned>(
 inline float __uint_as_float(unsigned x) { return emulation::bit_cast<float>(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return unsigned((uint64_t(high) << 32 | low) >> (bits & 31));
+}
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 template <class T>
 constexpr T min(T a, T b) {
