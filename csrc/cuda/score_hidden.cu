@@ -14,20 +14,15 @@ bool in_vectors(const ScoreHidden& op) {
   return aligned;
 }
 
-VocabularyParts parts_of(const ScoreHidden& op, int multiprocessors) {
-  return in_vectors(op) ? split_vocabulary(op, HiddenTiles::kRows, HiddenTiles::kIds, multiprocessors)
-                        : split_vocabulary(op, HiddenSimple::kSide, HiddenSimple::kSide, multiprocessors);
-}
-
 }  // namespace
 
-size_t workspace_bytes(const ScoreHidden& op, int multiprocessors) {
-  return states_bytes(op, parts_of(op, multiprocessors));
+size_t workspace_bytes(const ScoreHidden& op, int) {
+  return states_bytes(op, split_vocabulary(op));
 }
 
 int launch(const ScoreHidden& op, const Launch& where) {
   if (op.rows == 0) return cudaSuccess;
-  const VocabularyParts parts = parts_of(op, where.multiprocessors);
+  const VocabularyParts parts = split_vocabulary(op);
   if (in_vectors(op))
     return op.dtype == DType::bfloat16 ? launch_tiles<__nv_bfloat16>(op, parts, where)
                                        : launch_tiles<__half>(op, parts, where);

@@ -5,17 +5,16 @@
 
 namespace refusion::cuda {
 
-// Parts of the vocabulary: a block scores some rows over one of them, tile by tile.
+// Parts of the vocabulary: a block scores some rows over one of them, tile by tile. They have one size, whatever the
+// rows and the device, so that a result depends on nothing but its row; some hundred of them keep every device busy.
 struct VocabularyParts {
   int count;
   int ids;  // of a part, a multiple of a tile
 };
 
-inline VocabularyParts split_vocabulary(const ScoreHidden& op, int rows, int ids, int multiprocessors) {
-  const int64_t tiles = op.vocab > 0 ? ceil_div<int64_t>(op.vocab, ids) : 1, blocks = ceil_div<int64_t>(op.rows, rows);
-  const int64_t wanted = ceil_div<int64_t>(2 * int64_t(multiprocessors), blocks > 0 ? blocks : 1);
-  const int64_t each = ceil_div(tiles, wanted < tiles ? wanted : tiles);  // tiles of a part
-  return {int(ceil_div(tiles, each)), int(each) * ids};
+inline VocabularyParts split_vocabulary(const ScoreHidden& op) {
+  constexpr int kIds = 512;
+  return {op.vocab > 0 ? int(ceil_div<int64_t>(op.vocab, kIds)) : 1, kIds};
 }
 
 inline size_t states_bytes(const ScoreHidden& op, const VocabularyParts& parts) {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,27 @@ settings.register_profile(
     "ops", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 settings.load_profile("ops")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "large(n): only every n-th case runs emulated; n divides no parameter's count")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thins large matrices out for the emulated backend, which runs a thousand times slower than a CPU kernel."""
+    sanitized = os.environ.get("EMULATION_BUILD", "plain") != "plain"
+    seen: Counter[str] = Counter()
+    kept, dropped = [], []
+    for item in items:
+        chosen = True
+        large = item.get_closest_marker("large")
+        if large and isinstance(item, pytest.Function) and item.callspec.params.get("backend") == "emulated":
+            name = item.nodeid.partition("[")[0]
+            chosen = seen[name] % (large.args[0] * (5 if sanitized else 1)) == 0
+            seen[name] += 1
+        (kept if chosen else dropped).append(item)
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = kept
 
 
 def pytest_report_header() -> str:

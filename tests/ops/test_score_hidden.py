@@ -89,7 +89,9 @@ def test_rows_vocabulary_and_width_may_be_empty() -> None:
     torch.testing.assert_close(flat.probability, torch.full((2,), 0.2))
 
 
-def test_a_row_is_the_same_alone_and_in_any_batch() -> None:
+def test_a_row_is_the_same_alone_and_in_any_batch(backend: str) -> None:
+    if backend == "oracle":
+        pytest.skip("torch multiplies matrices of one row in another order")
     hidden, weight = inputs(67, 2000, 96, torch.bfloat16)
     whole = refusion_ext.score_hidden(hidden, weight)
     for row in (0, 5, 63, 64, 66):
@@ -108,7 +110,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_memory_does_not_grow_with_the_vocabulary() -> None:
+def test_memory_does_not_grow_with_the_vocabulary(backend: str) -> None:
+    if backend != "cpu":
+        pytest.skip("measured in a fresh process, on the installed kernels")
     result = subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], check=True, capture_output=True, text=True)
     kibibytes = int(result.stdout)
     assert kibibytes < 4096  # the logits would take 75,000

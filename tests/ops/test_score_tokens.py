@@ -158,7 +158,7 @@ def test_samples_are_those_of_the_oracle(dtype: torch.dtype, temperature: float,
 
 
 def test_samples_follow_the_distribution(backend: str) -> None:
-    draws, vocab = 1000 if backend == "emulated" else 20_000, 11
+    draws, vocab = 400 if backend == "emulated" else 20_000, 11
     logits = torch.randn(vocab)
     keys = torch.zeros(draws, 4, dtype=torch.int64)
     keys[:, 0], keys[:, 2] = 5, torch.arange(draws)
@@ -170,8 +170,9 @@ def test_samples_follow_the_distribution(backend: str) -> None:
     torch.testing.assert_close(scores.probability, logits.softmax(-1)[scores.token])  # of temperature 1
 
 
-def test_a_row_is_the_same_alone_and_in_any_batch() -> None:
-    logits, keys = torch.randn(9, VOCAB), keys_for(9)  # a row alone is shared among threads
+def test_a_row_is_the_same_alone_and_in_any_batch(backend: str) -> None:
+    vocab = 33_001 if backend == "emulated" else VOCAB
+    logits, keys = torch.randn(9, vocab).to(torch.bfloat16), keys_for(9)  # a row alone is shared among threads
     for choice in ({}, {"temperature": 0.9}):
         rows = {"sample_keys": keys} if choice else {}
         whole = refusion_ext.score_tokens(logits, **choice, **rows)
@@ -186,6 +187,6 @@ def test_a_row_is_the_same_alone_and_in_any_batch() -> None:
 
 
 def test_rows_in_the_thousands_and_shared_storage(backend: str) -> None:
-    logits = torch.randn(1, 300).expand(300 if backend == "emulated" else 3000, 300)  # row stride 0
+    logits = torch.randn(1, 300).expand(100 if backend == "emulated" else 3000, 300)  # row stride 0
     scores = refusion_ext.score_tokens(logits)
     assert len(set(scores.token.tolist())) == len(set(scores.probability.tolist())) == 1
