@@ -21,8 +21,8 @@ class SlotDecoder:
     Forwards are bounded: every round removes at least one slot, and takes at most one plan, one verify and
     slot_size - 1 refinements of two forwards.
 
-    `read_once`: score every mask of a plan in the call that plans, instead of the first of each slot and then the rest of
-    the chosen ones. More rows of the LM head, but a forward is read back once; the tokens are the same.
+    `read_once`: score every mask of a plan in the call that plans, instead of the first of each slot and then the rest
+    of the chosen ones. More rows of the LM head, but a forward is read back once; the tokens are the same.
     """
 
     def __init__(
