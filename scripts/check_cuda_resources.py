@@ -57,22 +57,16 @@ class Usage:
 def budgets(sources: Iterable[str]) -> dict[str, Budget | None]:
     """The budget of every `__global__` function; None for one without."""
     found: dict[str, Budget | None] = {}
+    budget = r"(?:// budget: registers (\d+), shared (\d+)\n)?"
     for source in sources:
-        waiting: Budget | None = None
-        for line in source.splitlines():
-            if match := re.match(r"// budget: registers (\d+), shared (\d+)$", line):
-                waiting = Budget(int(match[1]), int(match[2]))
-            elif "__global__" in line and (match := re.search(r"__global__.*?\bvoid\s+.*?(\w+)\(\w", _plain(line))):
-                found[match[1]] = waiting
-                waiting = None
-            elif not line.startswith("template"):
-                waiting = None
+        for match in re.finditer(budget + r"(?:template .*\n)?__global__ +void\s+(\w+)\(", _plain(source)):
+            found[match[3]] = Budget(int(match[1]), int(match[2])) if match[1] else None
     return found
 
 
-def _plain(line: str) -> str:
+def _plain(source: str) -> str:
     """Without launch bounds, whose parentheses would look like the kernel's."""
-    return re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", line).replace("()", "(void)")
+    return re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", source)
 
 
 def parse(report: str, kernels: Iterable[str]) -> list[Usage]:
