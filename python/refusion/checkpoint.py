@@ -213,7 +213,10 @@ def _device(device: str | torch.device) -> torch.device:
     except RuntimeError:
         raise ValueError(f"device {device!r} is not known, expected 'cpu' or 'cuda'") from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device '{found}': torch {torch.__version__} finds no usable CUDA device here")
+        raise ValueError(
+            f"device '{found}': torch {torch.__version__} finds no usable CUDA device here; it needs a GPU, its driver "
+            "and a torch built for CUDA (or use device 'cpu')"
+        )
     return found
 
 

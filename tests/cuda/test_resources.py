@@ -17,7 +17,8 @@ SOURCE = """
 template <class T>
 __global__ void __launch_bounds__(kThreads) merge(Attend op) {
 // budget: registers 40, shared 0
-__global__ void __launch_bounds__(threads(4), 2) merge_rows(Attend op, int n) {
+__global__ void __launch_bounds__(threads(4), 2)
+    merge_rows(Attend op, int n) {
 // budget: registers 9, shared 0
 void in_between();
 __global__ void unbounded() {}
