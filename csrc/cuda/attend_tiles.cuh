@@ -58,6 +58,7 @@ __device__ __forceinline__ void load_tile(const Attend& op, const AttendWork& wo
                                           const unsigned char* seen, T* keys, T* values) {
   const T* k = static_cast<const T*>(op.k_cache) + work.sequence * op.k_strides.sequence + kv_head * op.k_strides.head;
   const T* v = static_cast<const T*>(op.v_cache) + work.sequence * op.v_strides.sequence + kv_head * op.v_strides.head;
+#pragma unroll 4  // addresses are what fills the registers
   for (int i = int(threadIdx.x); i < Shape::kKeys * Shape::kChunks; i += Shape::kThreads) {
     const int row = i / Shape::kChunks, chunk = i % Shape::kChunks;
     const bool valid = seen[row] != 0 && chunk * 8 < op.head_dim;

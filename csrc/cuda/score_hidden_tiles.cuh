@@ -21,6 +21,7 @@ __device__ __forceinline__ void load_step(const ScoreHidden& op, int64_t first_r
                                           T* stage) {
   using S = HiddenTiles;
   constexpr int kChunks = S::kColumns / 8;
+#pragma unroll 4  // addresses are what fills the registers
   for (int i = int(threadIdx.x); i < (S::kRows + S::kIds) * kChunks; i += S::kThreads) {
     const int line = i / kChunks, chunk = i % kChunks;
     const bool is_row = line < S::kRows;
@@ -72,8 +73,6 @@ __global__ void __launch_bounds__(HiddenTiles::kThreads)
   };
   const int group = lane_id() >> 2, turn = lane_id() & 3;
   const int rows[2] = {warp_id() * 16 + group, warp_id() * 16 + group + 8};
-  const RowChoice choices[2] = {RowChoice(op.choice, min(first_row + rows[0], op.rows - 1)),
-                                RowChoice(op.choice, min(first_row + rows[1], op.rows - 1))};
   ScoreState state[2] = {empty_state(), empty_state()};
   float logit[S::kIds / 8][4] = {};
   for (int step = 0; step < S::kStages - 1; ++step) load(step);
@@ -89,6 +88,8 @@ __global__ void __launch_bounds__(HiddenTiles::kThreads)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t* mine = suppresses ? marks[op.choice.suppressed_rows > 1 ? rows[half] : 0] : nullptr;
+        // Read again for every tile: registers are scarcer here than loads.
+        const RowChoice choice(op.choice, min(first_row + rows[half], op.rows - 1));
 #pragma unroll
         for (int n = 0; n < S::kIds / 8; ++n) {
           const int place = 8 * n + 2 * turn;
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(HiddenTiles::kThreads)
             pair[i] = first_id + place + i < end ? fmaxf(value, -INFINITY) : -INFINITY;  // NaN counts as -inf
             logit[n][2 * half + i] = 0.0f;
           }
-          take_logits<kSample>(state[half], pair, first_id + place, mine, place, choices[half]);
+          take_logits<kSample>(state[half], pair, first_id + place, mine, place, choice);
         }
       }
     }

@@ -67,21 +67,35 @@ __device__ __forceinline__ void rank_logit(ScoreState& state, float logit, int i
   }
 }
 
+struct Draw {
+  float value, logit;  // greatest logit / temperature + noise, and its logit
+  int id;
+};
+
 // Draws among the logits of ids 4 * block .. 4 * block + 3; -inf: not to be chosen. Not inlined: kernels that score
-// from registers would repeat it dozens of times.
-static __device__ __noinline__ void draw_logits(ScoreState& state, const float (&logit)[4], uint32_t block,
-                                                const RowChoice& choice) {
+// from registers would repeat it dozens of times. By value: what is passed by address would leave the registers.
+static __device__ __noinline__ Draw draw_four(Draw draw, float4 logits, uint32_t block, float temperature,
+                                              const int64_t* key) {
+  const Philox noise = philox(key, block);
+  const float logit[4] = {logits.x, logits.y, logits.z, logits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float value = logit[i] / temperature - logf(-logf(uniform(noise.word[i])));
+    if (logit[i] > -INFINITY && value > draw.value) draw = {value, logit[i], int(4 * block) + i};
+  }
+  return draw;
+}
+
+__device__ __forceinline__ void draw_logits(ScoreState& state, const float (&logit)[4], uint32_t block,
+                                            const RowChoice& choice) {
   const float top = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
   if (top > -INFINITY && top / choice.temperature + kMostNoise > state.drawn) {
-    const Philox noise = philox(choice.sample_key, block);
-    for (int i = 0; i < 4; ++i) {
-      const float value = logit[i] / choice.temperature - logf(-logf(uniform(noise.word[i])));
-      if (logit[i] > -INFINITY && value > state.drawn) {
-        state.drawn = value;
-        state.drawn_logit = logit[i];
-        state.drawn_id = int(4 * block) + i;
-      }
-    }
+    const Draw draw = draw_four({state.drawn, state.drawn_logit, state.drawn_id},
+                                make_float4(logit[0], logit[1], logit[2], logit[3]), block, choice.temperature,
+                                choice.sample_key);
+    state.drawn = draw.value;
+    state.drawn_logit = draw.logit;
+    state.drawn_id = draw.id;
   }
 }
 
