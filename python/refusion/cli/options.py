@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 BUNDLED = Path(__file__).parent.parent / "checkpoints"
 DEFAULT_CHECKPOINT = BUNDLED / "python-bytes"
 
+
+def checkpoint(text: str) -> Path:
+    """A directory, or the name of a bundled checkpoint where there is no such directory."""
+    path = Path(text)
+    return BUNDLED / text if not path.exists() and (BUNDLED / text / "config.json").is_file() else path
+
+
+def bundled() -> list[str]:
+    """Names of the checkpoints that come with the package."""
+    return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
+
+
 # Options whose default is the checkpoint's generation_config.json, else that of the decoder's config class.
 _SAMPLING = ("max_new_tokens", "min_new_tokens", "temperature", "seed")
 _OF_DECODER = {
@@ -33,10 +45,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """--model, --device, --dtype."""
     parser.add_argument(
         "--model",
-        type=Path,
+        type=checkpoint,
         default=DEFAULT_CHECKPOINT,
         metavar="DIR",
-        help="checkpoint directory (default: the bundled one)",
+        help=f"checkpoint directory, or a bundled one: {', '.join(bundled())} (default: {DEFAULT_CHECKPOINT.name})",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
