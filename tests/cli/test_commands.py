@@ -18,6 +18,7 @@ from refusion.tokenizer import TextStream, Tokenizer
 
 PROMPT = "def to_json(self, path):"
 COMMAND = [sys.executable, "-m", "refusion"]
+BYTES = ("--model", "python-bytes")  # the bundled checkpoint whose outputs are recorded
 
 
 def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -33,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_generate_prints_text_and_statistics(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", PROMPT, "--max-new-tokens", "40", "--no-eos"]) == 0
+    assert main(["generate", PROMPT, *BYTES, "--max-new-tokens", "40", "--no-eos"]) == 0
     out, err = capsys.readouterr()
     assert len(out.rstrip("\n")) > 20
     assert err.startswith("40 tokens in ")
@@ -41,7 +42,7 @@ def test_generate_prints_text_and_statistics(capsys: pytest.CaptureFixture[str])
 
 
 def test_generate_json(capsys: pytest.CaptureFixture[str], model: refusion.Qwen3) -> None:
-    assert main(["generate", PROMPT, "--json", "--max-new-tokens", "32", "--slot-size", "4"]) == 0
+    assert main(["generate", PROMPT, *BYTES, "--json", "--max-new-tokens", "32", "--slot-size", "4"]) == 0
     found = json.loads(capsys.readouterr().out)
     recommended = json.loads((CHECKPOINT / "generation_config.json").read_text())["refusion"]
     config = refusion.DecodeConfig(**recommended | {"max_new_tokens": 32, "slot_size": 4})
@@ -53,12 +54,12 @@ def test_generate_json(capsys: pytest.CaptureFixture[str], model: refusion.Qwen3
 
 @pytest.mark.parametrize("decoder", ["ar", "mdm"])
 def test_generate_with_the_baselines(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", PROMPT, "--decoder", decoder, "--max-new-tokens", "8", "--json", "--no-eos"]) == 0
+    assert main(["generate", PROMPT, *BYTES, "--decoder", decoder, "--max-new-tokens", "8", "--json", "--no-eos"]) == 0
     assert json.loads(capsys.readouterr().out)["stats"]["tokens"] == 8
 
 
 def test_prompt_from_ids_and_from_standard_input() -> None:
-    options = ("--json", "--max-new-tokens", "16")
+    options = (*BYTES, "--json", "--max-new-tokens", "16")
     by_text = json.loads(run("generate", PROMPT, *options).stdout)
     by_ids = json.loads(run("generate", "--prompt-ids", ", ".join(map(str, PROMPT.encode())), *options).stdout)
     by_stdin = json.loads(run("generate", *options, stdin=PROMPT).stdout)
@@ -75,9 +76,13 @@ def test_prompt_from_ids_and_from_standard_input() -> None:
         (["generate", "x", "--steps", "4"], 1, "--steps belongs to --decoder mdm, not refusion"),
         (["generate", "x", "--model", "/nowhere"], 1, "/nowhere: no such checkpoint directory"),
         (["generate", "--prompt-ids", "1,x"], 1, "--prompt-ids: expected integers, got '1,x'"),
-        (["generate", "--prompt-ids", "1,900"], 1, "id 900 lies outside the vocabulary of 259"),
-        (["generate", "x", "--max-new-tokens", "2000"], 1, "exceed the model's max_position_embeddings of 1024"),
-        (["generate", "x", "--chat"], 1, "the checkpoint has no chat template"),
+        (["generate", *BYTES, "--prompt-ids", "1,900"], 1, "id 900 lies outside the vocabulary of 259"),
+        (
+            ["generate", "x", *BYTES, "--max-new-tokens", "2000"],
+            1,
+            "exceed the model's max_position_embeddings of 1024",
+        ),
+        (["generate", "x", *BYTES, "--chat"], 1, "the checkpoint has no chat template"),
         (["generate", "x", "--prompt-ids", "1"], 2, "not allowed with argument"),
         (["generate", "x", "--device", "tpu9"], 1, "device 'tpu9' is not known"),
         (["dream"], 2, "invalid choice: 'dream'"),
@@ -115,7 +120,7 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", "--json"]) == 0
+    assert main(["info", *BYTES, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["checkpoint"]["parameters"] == 460288
     assert found["build"]["isa_in_use"] in ("baseline", "avx2", "avx512", "amx")
@@ -144,7 +149,7 @@ def test_a_full_disk_is_an_error() -> None:
 
 
 def test_interrupt() -> None:
-    slow = ("--max-new-tokens", "900", "--decoder", "mdm", "--block-size", "1", "--no-eos")
+    slow = (*BYTES, "--max-new-tokens", "900", "--decoder", "mdm", "--block-size", "1", "--no-eos")
     process = subprocess.Popen([*COMMAND, "generate", PROMPT, *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.read(1)  # it is decoding now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -97,6 +98,7 @@ def test_signals_save_and_leave(task: Path, tmp_path: Path, number: signal.Signa
     logged = read_log(tmp_path / "run" / "log.jsonl")[-1]["step"]
     assert read_state(tmp_path / "run" / STATE)["step"] == logged
     assert refusion.load(tmp_path / "run").config.hidden_size == 32
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["steps"] == logged
 
 
 def test_full_disk_leaves_the_previous_state(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .options import DEFAULT_CHECKPOINT
+from .options import BUNDLED
 
 PRESETS = ("tiny", "0.6b", "8b")
 
@@ -89,7 +89,7 @@ def _decodes(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     from ..checkpoint import load
 
     if args.preset == "tiny":
-        model, settings = load(DEFAULT_CHECKPOINT), decode.real_settings(128)
+        model, settings = load(BUNDLED / "python-bytes"), decode.real_settings(128)
         prompts = [list(text.encode()) for text in ("def to_json(self, path):\n", "class Reader:\n", "import os\n")]
     else:
         config = shapes.PRESETS[args.preset]

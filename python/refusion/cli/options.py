@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..decoding.config import SamplingConfig
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints"
-DEFAULT_CHECKPOINT = BUNDLED / "python-bytes"
+DEFAULT_CHECKPOINT = BUNDLED / "code-refusion"
 
 
 def checkpoint(text: str) -> Path:

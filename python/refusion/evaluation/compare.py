@@ -46,6 +46,8 @@ class Comparison:
     """All rows, with the two that the others are measured against."""
 
     rows: tuple[Row, ...]
+    training: dict[str, dict[str, Any]]
+    """By variant, what its checkpoint's `training.json` says: objective, steps, tokens, seed."""
 
     @property
     def autoregressive(self) -> Row:
@@ -65,7 +67,7 @@ class Comparison:
             | {"over_ar": self.speedup(row, self.autoregressive), "over_mdm": self.speedup(row, self.masked)}
             for row in self.rows
         ]
-        return json.dumps({"canvas": CANVAS, "rows": rows}, indent=2) + "\n"
+        return json.dumps({"canvas": CANVAS, "training": self.training, "rows": rows}, indent=2) + "\n"
 
 
 def settings(recommended: dict[str, Any]) -> list[Setting]:
@@ -124,7 +126,14 @@ def compare(checkpoints: Path, count: int = 200, *, progress: Callable[[int, int
             progress(number + 1, len(items))
     with make_checker("code", tokenizer) as right:
         summaries = [summarise([a for _, a in given], [right(i, a.text) for i, a in given]) for given in answers]
-    return Comparison(tuple(Row(s.variant, s.name, summary) for s, summary in zip(rows, summaries, strict=True)))
+    training = {variant: _training(path) for variant, path in directories.items()}
+    found = tuple(Row(s.variant, s.name, summary) for s, summary in zip(rows, summaries, strict=True))
+    return Comparison(found, training)
+
+
+def _training(directory: Path) -> dict[str, Any]:
+    file = directory / "training.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 def _turns(count: int, number: int) -> Sequence[int]:

@@ -29,7 +29,16 @@ def table(comparison: Comparison) -> str:
             f"| {row.name} | {s.items} | {100 * s.accuracy:.1f} ± {100 * s.error:.1f} % | {s.tokens_per_forward:.2f} "
             f"| {s.tokens_per_second:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
         )
-    return "\n".join([*lines, "", DEFINITIONS])
+    return "\n".join([*lines, "", *_training(comparison), DEFINITIONS])
+
+
+def _training(comparison: Comparison) -> list[str]:
+    """How long each model was trained, since accuracy means little without it."""
+    return [
+        f"{NAMES[variant]}: trained for {facts['steps']} steps, {facts['tokens'] / 1e6:.1f} million tokens"
+        for variant, facts in comparison.training.items()
+        if facts
+    ]
 
 
 def plot(comparison: Comparison, picture: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import save
+from ..checkpoint import save, write_atomically
 from ..model import Qwen3
 from .config import TrainConfig
 from .data import BatchOrder, Dataset, to_device, tokenise
@@ -24,6 +25,8 @@ from .objective import Draws, TokenBatch, TrainingBatch, loss_parts, make_object
 from .optimiser import Optimiser, schedule
 from .start import choose_precision, copy_tokenizer, load_model, load_tokenizer
 from .state import STATE, Average, check_settings, gather, read_state, scatter, write_state
+
+FACTS = "training.json"
 
 
 class LossModule(nn.Module):
@@ -259,7 +262,15 @@ class Trainer:
                 copy_tokenizer(self.config)
                 write_state(self.config.out / STATE, state)
                 save(model, self.config.out)
+                self._write_facts()
         self.team.wait()
+
+    def _write_facts(self) -> None:
+        """How the checkpoint came about, for whoever compares it with another."""
+        config = self.config
+        facts = {"objective": config.objective, "steps": self.step, "tokens": self.tokens, "seed": config.seed}
+        text = json.dumps(facts | {"optimizer": config.optimizer, "batch_size": config.batch_size}, indent=2) + "\n"
+        write_atomically(config.out / FACTS, lambda file: file.write_text(text, encoding="utf-8"))
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["samples"] != len(self.data):
