@@ -52,14 +52,14 @@ def module(mode: str) -> Path:
     include = (f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}", '-DREFUSION_VERSION="emulated"')
     jobs = [_object(FOLDER / "emulated_bindings.cpp", ("-O0", "-g0", "-fopenmp", *include))]
     jobs += [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
-    jobs += [_object(p, (*MODES[mode], *_emulated())) for p in kernels()]
+    jobs += [object_of(p, mode) for p in kernels()]
     return _link(jobs, f"_C-{mode}", ("-shared", "-fopenmp", "-ldl", *LINKED.get(mode, ())))
 
 
 def selftest(mode: str) -> Path:
     """The emulation's self-test as a program."""
     jobs = [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
-    jobs.append(_object(EMULATION / "selftest.cu", (*MODES[mode], *_emulated())))
+    jobs.append(object_of(EMULATION / "selftest.cu", mode))
     return _link(jobs, f"selftest-{mode}", ("-ldl", *LINKED.get(mode, ())))
 
 
@@ -73,8 +73,15 @@ def load(path: Path) -> ModuleType:
     return found
 
 
-def _emulated() -> tuple[str, ...]:
-    return ("-x", "c++", "-include", str(EMULATION / "cuda_emulation.h"))
+def object_of(source: Path, mode: str) -> tuple[Path, list[str]]:
+    """Where the object of CUDA code lies, and the command that makes it."""
+    return _object(source, (*MODES[mode], "-x", "c++", "-include", str(EMULATION / "cuda_emulation.h")))
+
+
+def forget_counts() -> None:
+    """Lets the counts of the build 'coverage' begin at zero."""
+    for path in (ROOT / "build" / "emulation").glob("*.gcda"):
+        path.unlink()
 
 
 @functools.cache

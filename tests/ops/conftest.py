@@ -17,20 +17,24 @@ settings.load_profile("ops")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "large(n): only every n-th case runs emulated; n divides no parameter's count")
+    config.addinivalue_line("markers", "large(n): of many cases, only every n-th runs emulated; n divides no count")
+    for name in BACKENDS:
+        config.addinivalue_line("markers", f"{name}: runs on this backend")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Thins large matrices out for the emulated backend, which runs a thousand times slower than a CPU kernel."""
-    sanitized = os.environ.get("EMULATION_BUILD", "plain") != "plain"
-    seen: Counter[str] = Counter()
+    """Thins out what runs emulated, a thousand times slower than a CPU kernel; EMULATION_EVERY thins further."""
+    every = int(os.environ.get("EMULATION_EVERY", "1"))
+    names = [item.nodeid.partition("[")[0] for item in items if item.get_closest_marker("emulated")]
+    cases, seen = Counter(names), Counter[str]()
     kept, dropped = [], []
     for item in items:
         chosen = True
-        large = item.get_closest_marker("large")
-        if large and isinstance(item, pytest.Function) and item.callspec.params.get("backend") == "emulated":
+        if item.get_closest_marker("emulated"):
             name = item.nodeid.partition("[")[0]
-            chosen = seen[name] % (large.args[0] * (5 if sanitized else 1)) == 0
+            large = item.get_closest_marker("large")
+            step = (large.args[0] if large else 1) * every
+            chosen = cases[name] < 5 or seen[name] % step == 0
             seen[name] += 1
         (kept if chosen else dropped).append(item)
     config.hook.pytest_deselected(items=dropped)
@@ -46,9 +50,9 @@ def compiled_modules() -> dict[str, Any]:
     return {}
 
 
-@pytest.fixture(autouse=True, params=BACKENDS)
+@pytest.fixture(autouse=True, params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in BACKENDS])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, compiled_modules: dict[str, Any]) -> str:
-    """Every op test runs on every backend that can be had; `pytest -k cpu` chooses one."""
+    """Every op test runs on every backend that can be had; `pytest -m emulated` chooses one."""
     name: str = request.param
     if reason := missing(name):
         pytest.skip(reason)
