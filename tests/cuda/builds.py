@@ -30,7 +30,7 @@ MODES = {
 }
 LINKED = {"asan": ("-fsanitize=address,undefined",), "coverage": ("--coverage",)}
 COMMON = (
-    *("-std=c++17", "-g", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}", f"-I{FOLDER}", f"-I{EMULATION}"),
+    *("-std=c++17", "-g", "-fPIC", "-fvisibility=hidden", "-Icsrc", "-Itests/cuda", "-Itests/cuda/emulation"),
     *("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-fno-strict-aliasing", "-ffp-contract=off"),
 )
 
@@ -75,7 +75,7 @@ def load(path: Path) -> ModuleType:
 
 def object_of(source: Path, mode: str) -> tuple[Path, list[str]]:
     """Where the object of CUDA code lies, and the command that makes it."""
-    return _object(source, (*MODES[mode], "-x", "c++", "-include", str(EMULATION / "cuda_emulation.h")))
+    return _object(source, (*MODES[mode], "-x", "c++", "-include", "tests/cuda/emulation/cuda_emulation.h"))
 
 
 def forget_counts() -> None:
@@ -102,7 +102,7 @@ def _object(source: Path, flags: tuple[str, ...]) -> tuple[Path, list[str]]:
     for path in (*_includes(source), *_includes(EMULATION / "cuda_emulation.h")):
         digest.update(path.read_bytes())
     target = ROOT / "build" / "emulation" / f"{source.stem}-{digest.hexdigest()[:16]}.o"
-    return target, ["g++", *COMMON, *flags, "-c", str(source), "-o", str(target)]
+    return target, ["g++", *COMMON, *flags, "-c", str(source.relative_to(ROOT)), "-o", str(target)]
 
 
 def _link(jobs: list[tuple[Path, list[str]]], name: str, flags: tuple[str, ...]) -> Path:
@@ -121,7 +121,7 @@ def _run(command: list[str]) -> None:
     """Runs a compiler; its result appears complete or not at all, whoever else builds the same."""
     target = command[-1]
     temporary = f"{target}.{os.getpid()}"
-    done = subprocess.run([*command[:-1], temporary], capture_output=True, text=True)
+    done = subprocess.run([*command[:-1], temporary], capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
     os.replace(temporary, target)

@@ -55,8 +55,15 @@ def _runtimes() -> str:
 
 
 def start(run: Run, root: Path, *arguments: str, every: int = 1, log: Path) -> subprocess.Popen[bytes]:
-    """pytest on the emulated backend, for the sources below `root`."""
+    """pytest on the emulated backend, for the sources below `root`, in a process group of its own."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "emulated", "--rootdir", str(root)]
     settings = {**os.environ, **run.environment(), "EMULATION_EVERY": str(every), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as out:
-        return subprocess.Popen([*command, *arguments], cwd=root, env=settings, stdout=out, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [*command, *arguments],
+            cwd=root,
+            env=settings,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
