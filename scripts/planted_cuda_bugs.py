@@ -9,6 +9,7 @@ class Bug(NamedTuple):
     kind: str
     file: str  # of csrc/cuda
     changes: tuple[tuple[str, str], ...]  # what is there once, what replaces it
+    tests: str  # of the op, for pytest -k
     every: int = 5  # of many cases of a test, one in so many is tried
 
 
@@ -17,16 +18,19 @@ BUGS = (
         "no barrier between the warps of a reduction",
         "score_tokens.cu",
         (("  __syncthreads();\n  if (warp_id() == 0) {", "  if (warp_id() == 0) {"),),
+        "lowest_id or real_vocabulary",
     ),
     Bug(
         "no barrier before a tile is overwritten",
         "attend_simple.cuh",
         (("    __syncthreads();  // the last tile is done with\n", ""),),
+        "test_matrix or many_rows",
     ),
     Bug(
         "no barrier between reading and writing in place",
         "compact_rows.cu",
         (("    __syncthreads();\n", ""),),
+        "large_enough or any_strides",
     ),
     Bug(
         "no barrier, shared memory without SHARED_ARRAY",
@@ -38,6 +42,7 @@ BUGS = (
                 "above_in_warp[warp_id()] = __popc(lanes);",
             ),
         ),
+        "selection",
     ),
     Bug(
         "the last block of a row reads the others without a fence",
@@ -53,27 +58,32 @@ BUGS = (
                 "      }\n",
             ),
         ),
+        "lowest_id or real_vocabulary",
     ),
     Bug(
         "reads one logit behind the row",
         "score_tokens.cu",
         (("logit[i] = id + i < end ?", "logit[i] = id + i <= end ?"),),
+        "real_vocabulary",
         every=1,
     ),
     Bug(
         "sees one key too many",
         "attend_work.cuh",
         (("return key < committed ||", "return key <= committed ||"),),
+        "test_matrix",
     ),
     Bug(
         "moves one row too many",
         "compact_rows.cu",
         (("= int64_t(count) * units", "= int64_t(count + 1) * units"),),
+        "large_enough or any_strides",
     ),
     Bug(
         "shuffle mask of half a warp",
         "rope_append.cu",
         (("__shfl_xor_sync(kAllLanes, x, lanes)", "__shfl_xor_sync(0xffffu, x, lanes)"),),
+        "head_counts",
     ),
     Bug(
         "full mask in a branch that lanes take alone",
@@ -84,6 +94,7 @@ BUGS = (
                 "    unsigned broken = 0;\n    if (slot < last) broken = __ballot_sync(kAllLanes, accepted < length);",
             ),
         ),
+        "acceptance",
     ),
     Bug(
         "full mask in a reduction of eight lanes",
@@ -94,6 +105,7 @@ BUGS = (
                 "    if (lane_id() < kWarps) state = merge_lanes<kWarps>(warp_state[lane_id()]);",
             ),
         ),
+        "lowest_id",
     ),
     Bug(
         "rows moved in place by two blocks",
@@ -106,6 +118,7 @@ BUGS = (
             ),
             ("dim3(unsigned(planes))", "dim3(unsigned(2 * planes))"),
         ),
+        "large_enough",
         every=1,
     ),
     Bug(
@@ -117,6 +130,7 @@ BUGS = (
                 "    const int index = first + int(threadIdx.x);\n    if (index >= count) return;\n",
             ),
         ),
+        "selection",
     ),
     Bug(
         "shared memory read before it is written, and the poison swallowed",
@@ -127,20 +141,24 @@ BUGS = (
                 "if (lane_id() == 0 && warp_id() != 3) best_of_warp[warp_id()] = best;",
             ),
         ),
+        "selection",
     ),
     Bug(
         "16-byte load from a row that is not aligned",
         "score_tokens.cu",
         (("const int misplaced = int(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));", "const int misplaced = 0;"),),
+        "test_correctness",
     ),
     Bug(
         "no wait for cp.async",
         "score_hidden_tiles.cuh",
         (("    cp_async_wait<S::kStages - 2>();\n", ""),),
+        "test_correctness",
     ),
     Bug(
         "shared array one element short",
         "score_tokens.cu",
         (("SHARED_ARRAY(uint32_t, marked, [kPart / 32]);", "SHARED_ARRAY(uint32_t, marked, [kPart / 32 - 1]);"),),
+        "suppressed_ids_stay",
     ),
 )
