@@ -119,7 +119,7 @@ def symptom(run: Run, file: str, every: int, tests: str = "") -> str | None:
     log = TREE / "run.log"
     process = start(run, TREE, "-x", "-k", tests, *tests_of(file), every=every, log=log)
     try:
-        if process.wait(TIME_LIMIT) == 0:
+        if (code := process.wait(TIME_LIMIT)) == 0:
             return None
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
@@ -141,10 +141,11 @@ def symptom(run: Run, file: str, every: int, tests: str = "") -> str | None:
         ("dynamic shared memory", "shared memory"),
         ("Fatal Python error", "crash"),
         ("AssertionError", "values"),
+        ("E       assert", "values"),
     ):
         if sign in text:
             return meaning
-    return "fails"
+    return "crash" if code < 0 else "fails"
 
 
 def plant(all_runs: bool) -> int:

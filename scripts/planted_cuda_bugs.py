@@ -70,7 +70,7 @@ BUGS = (
     Bug(
         "sees one key too many",
         "attend_work.cuh",
-        (("return key < committed ||", "return key <= committed ||"),),
+        (("(key >= begin && key < end);", "(key >= begin && key <= end);"),),
         "test_matrix",
     ),
     Bug(
@@ -97,12 +97,12 @@ BUGS = (
         "acceptance",
     ),
     Bug(
-        "full mask in a reduction of eight lanes",
-        "score_tokens.cu",
+        "full mask in a reduction by four lanes",
+        "score_state.cuh",
         (
             (
-                "    state = merge_lanes<kWarps>(warp_state[lane_id() % kWarps]);",
-                "    if (lane_id() < kWarps) state = merge_lanes<kWarps>(warp_state[lane_id()]);",
+                "    reference = fmaxf(reference, __shfl_xor_sync",
+                "    if (lane_id() < 4) reference = fmaxf(reference, __shfl_xor_sync",
             ),
         ),
         "lowest_id",
