@@ -8,7 +8,7 @@
 #include "cuda/portable.cuh"
 
 using refusion::cuda::kAllLanes;
-constexpr int kWords = 16;  // results of a thread
+constexpr int kWords = 18;  // results of a thread
 
 __global__ void operations(int* out) {  // a block of 16 x 4 threads
   const int t = int(threadIdx.y * blockDim.x + threadIdx.x), lane = t & 31;
@@ -34,6 +34,8 @@ __global__ void operations(int* out) {  // a block of 16 x 4 threads
   atomicAdd(out + 64 * kWords, 1);
   atomicMax(out + 64 * kWords + 1, t);
   r[15] = __popc(unsigned(t)) + __ffs(t) + __clz(t);
+  r[16] = int(exp2_approximate(float(lane % 16) - 4.0f) * 16.0f + 0.25f);
+  r[17] = int(__funnelshift_r(unsigned(t), 0x12345678u, 8));
 }
 
 template <class T>
@@ -250,7 +252,9 @@ static void check_operations() {
         1,
         1,
         l < 16 ? t ^ 1 : t ^ 2,
-        __builtin_popcount(unsigned(t)) + __builtin_ffs(t) + (t ? __builtin_clz(unsigned(t)) : 32)};
+        __builtin_popcount(unsigned(t)) + __builtin_ffs(t) + (t ? __builtin_clz(unsigned(t)) : 32),
+        1 << l % 16,
+        int(unsigned(t) >> 8 | 0x12345678u << 24)};
     for (int i = 0; i < kWords; ++i) check("result", t, out.host[t * kWords + i], wanted[i]);
   }
   check("sum", 0, out.host[64 * kWords], 64);
