@@ -75,3 +75,9 @@ def test_rows_in_place_stay() -> None:
     before = bits(cache).clone()
     refusion_ext.compact_rows(cache, *arguments([(4, [4, 5, 6])]))
     assert torch.equal(bits(cache), before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_rows_at_odd_addresses(dtype: torch.dtype) -> None:
+    whole = random_cache(2, 2, 1, 2, 20, 27, dtype=dtype)
+    check(whole[..., 1:25], [(2, [3, 5, 9, 19])])
