@@ -60,12 +60,14 @@ def plot(comparison: Comparison, picture: Path) -> bool:
             color=colour,
             label=NAMES[variant],
         )
-        for row in rows:
-            label = row.name.split(" ", 1)[1].removesuffix(" (recommended)")
+        for number, row in enumerate(rows):  # labels at different heights: settings of one decoder lie close together
+            label = row.name.removeprefix("MDM, ").removeprefix("ReFusion ").removesuffix(" (recommended)")
             at = (row.summary.tokens_per_second, 100 * row.summary.accuracy)
-            axes.annotate(label, at, xytext=(5, 5), textcoords="offset points", fontsize=7)
-    axes.set(xscale="log", xlabel="tokens per second", ylabel="problems solved (%)", ylim=(0, 100))
+            down = at[1] > 50
+            offset = (4, (-14 if down else 8) + (-10 if down else 10) * number)
+            axes.annotate(label, at, xytext=offset, textcoords="offset points", fontsize=7)
+    axes.set(xscale="log", xlabel="tokens per second", ylabel="problems solved (%)", ylim=(-4, 104))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower left")
+    axes.legend(loc="center left")
     write_atomically(picture, lambda file: figure.savefig(file, format="png", dpi=120))
     return True
