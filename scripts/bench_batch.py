@@ -1,4 +1,4 @@
-"""Eight prompts of the bundled code models, one after another and as one ragged batch: the same tokens, how much faster?
+"""Eight prompts of the bundled code models, one by one and as one ragged batch: the same tokens, how much faster?
 
 python scripts/bench_batch.py
 """
