@@ -129,7 +129,8 @@ def prepare(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if seeds is not None and len(seeds) != len(prompts):
         raise ValueError(f"seeds: expected {len(prompts)}, one a prompt, got {len(seeds)}")
-    cost = Cost()
+    # On a GPU forwards are not timed; launches and reading the weights cost as much as some hundred tokens do.
+    cost = Cost() if model.device.type == "cpu" else Cost(unseen=512.0)
     decoders: list[tuple[int, int, Decoder]] = []
     for index, prompt in enumerate(prompts):
         _check(model, index, prompt, config)

@@ -81,6 +81,8 @@ class Cost:
     """Seconds of a forward, learnt as it runs: `fixed` + `each` * tokens, by exponentially forgetting least squares."""
 
     decay: float = 0.98
+    unseen: float = 32.0
+    """`tokens_per_overhead` until enough is seen: about what a small model has on a CPU."""
     _sums: list[float] = field(default_factory=lambda: [0.0] * 5)  # weight, tokens, tokens^2, seconds, tokens * seconds
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -93,6 +95,6 @@ class Cost:
         weight, x, xx, y, xy = self._sums
         spread = weight * xx - x * x
         if weight < 4 or spread <= 1e-9 * weight * xx:
-            return 32.0  # not enough seen: about what a small model has on a CPU
+            return self.unseen
         each = max((weight * xy - x * y) / spread, 1e-9)
         return max((y - each * x) / weight, 0.0) / each
