@@ -150,7 +150,13 @@ def test_a_full_disk_is_an_error() -> None:
 
 def test_interrupt() -> None:
     slow = (*BYTES, "--max-new-tokens", "900", "--decoder", "mdm", "--block-size", "1", "--no-eos")
-    process = subprocess.Popen([*COMMAND, "generate", PROMPT, *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*COMMAND, "generate", PROMPT, *slow],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A test run that a script put into the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     assert process.stdout.read(1)  # it is decoding now
     process.send_signal(signal.SIGINT)

@@ -16,12 +16,6 @@ settings.register_profile(
 settings.load_profile("ops")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "large(n): of many cases, only every n-th runs emulated; n divides no count")
-    for name in BACKENDS:
-        config.addinivalue_line("markers", f"{name}: runs on this backend")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Thins out what runs emulated, a thousand times slower than a CPU kernel; EMULATION_EVERY thins further."""
     every = int(os.environ.get("EMULATION_EVERY", "1"))

@@ -91,6 +91,8 @@ def test_rows_vocabulary_and_width_may_be_empty() -> None:
 
 def test_a_row_is_the_same_alone_and_in_any_batch(backend: str) -> None:
     if backend == "oracle":
+        pytest.skip("torch sums a row alone in another order")
+    if backend == "oracle":
         pytest.skip("torch multiplies matrices of one row in another order")
     hidden, weight = inputs(67, 2000, 96, torch.bfloat16)
     whole = refusion_ext.score_hidden(hidden, weight)

@@ -171,6 +171,8 @@ def test_samples_follow_the_distribution(backend: str) -> None:
 
 
 def test_a_row_is_the_same_alone_and_in_any_batch(backend: str) -> None:
+    if backend == "oracle":
+        pytest.skip("torch sums a row alone in another order")
     vocab = 33_001 if backend == "emulated" else VOCAB
     logits, keys = torch.randn(9, vocab).to(torch.bfloat16), keys_for(9)  # a row alone is shared among threads
     for choice in ({}, {"temperature": 0.9}):
