@@ -124,12 +124,10 @@ def library_model(model: Qwen3) -> Any:
     shape = Qwen3Config(**model.config.to_hugging_face())
     with torch.device("meta"):
         theirs: Any = Qwen3ForCausalLM(shape)
-    weights = {name: tensor.clone() for name, tensor in stored_tensors(model).items()}
+    weights = stored_tensors(model)
     if model.head is None:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    theirs = theirs.to_empty(device="cpu")
-    theirs = theirs.to(model.dtype)
-    theirs.load_state_dict(weights, strict=True)
+    theirs.load_state_dict(weights, strict=True, assign=True)
     theirs.model.rotary_emb = type(theirs.model.rotary_emb)(shape)  # its table is no weight
     return theirs.eval().requires_grad_(False)
 
