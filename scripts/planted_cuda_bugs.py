@@ -76,7 +76,7 @@ BUGS = (
     Bug(
         "moves one row too many",
         "compact_rows.cu",
-        (("= int64_t(count) * units", "= int64_t(count + 1) * units"),),
+        (("= int64_t(kept.length()) * units", "= int64_t(kept.length() + 1) * units"),),
         "large_enough or any_strides",
     ),
     Bug(
@@ -91,7 +91,8 @@ BUGS = (
         (
             (
                 "    const unsigned broken = __ballot_sync(kAllLanes, accepted < length);",
-                "    unsigned broken = 0;\n    if (slot < last) broken = __ballot_sync(kAllLanes, accepted < length);",
+                "    unsigned broken = 0;\n"
+                "    if (slot < slots.end) broken = __ballot_sync(kAllLanes, accepted < length);",
             ),
         ),
         "acceptance",

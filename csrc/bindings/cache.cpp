@@ -238,7 +238,8 @@ void compact_rows(const Tensor& cache, const Tensor& sources, const Tensor& sour
   op.head_stride = cache.strides[leading + 1];
   op.row_stride = cache.strides[leading + 2];
   op.sources = check.vector<int32_t>(sources, "sources");
-  op.source_offsets = check.offsets(source_offsets, "source_offsets", sources.shape[0], "sources");
+  op.kept = sources.shape[0];
+  op.source_offsets = check.offsets(source_offsets, "source_offsets", op.kept, "sources");
   if (source_offsets.shape[0] - 1 != op.sequences)
     bad_value("compact_rows: source_offsets has ", source_offsets.shape[0] - 1, " sequences, cache has ", op.sequences);
   op.destination = check.vector<int32_t>(destination, "destination", op.sequences, "sequences of cache");

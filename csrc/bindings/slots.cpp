@@ -33,7 +33,8 @@ void select_slots(const Tensor& scores, const Tensor& slot_offsets, const Tensor
   Check check("select_slots");
   SelectSlots op{};
   op.scores = check.vector<float>(scores, "scores");
-  op.slot_offsets = check.offsets(slot_offsets, "slot_offsets", scores.shape[0], "scores");
+  op.tokens = scores.shape[0];
+  op.slot_offsets = check.offsets(slot_offsets, "slot_offsets", op.tokens, "scores");
   op.slots = slot_offsets.shape[0] - 1;
   op.sequence_offsets = check.offsets(sequence_offsets, "sequence_offsets", op.slots, "slots");
   op.sequences = sequence_offsets.shape[0] - 1;
@@ -53,9 +54,9 @@ void accept_tokens(const Tensor& probability, const Tensor& token, const Tensor&
   Check check("accept_tokens");
   AcceptTokens op{};
   op.probability = check.vector<float>(probability, "probability");
-  const int64_t tokens = probability.shape[0];
-  op.token = check.vector<int64_t>(token, "token", tokens, "tokens of probability");
-  op.slot_offsets = check.offsets(slot_offsets, "slot_offsets", tokens, "tokens");
+  op.tokens = probability.shape[0];
+  op.token = check.vector<int64_t>(token, "token", op.tokens, "tokens of probability");
+  op.slot_offsets = check.offsets(slot_offsets, "slot_offsets", op.tokens, "tokens");
   op.slots = slot_offsets.shape[0] - 1;
   op.accepted_before = check.vector<int32_t>(accepted_before, "accepted_before", op.slots, "slots");
   op.sequence_offsets = check.offsets(sequence_offsets, "sequence_offsets", op.slots, "slots");

@@ -1,6 +1,6 @@
 // One warp a sequence, one lane a slot.
 #include "cuda/launchers.h"
-#include "cuda/portable.cuh"
+#include "cuda/ranges.cuh"
 
 namespace refusion::cuda {
 namespace {
@@ -24,18 +24,17 @@ __device__ int accept_slot(const AcceptTokens& op, int begin, int length, int be
 
 // budget: registers 64, shared 0
 __global__ void __launch_bounds__(32) accept_in_sequence(AcceptTokens op) {
-  const int first = max(op.sequence_offsets[blockIdx.x], 0);
-  const int last = min(op.sequence_offsets[blockIdx.x + 1], int(op.slots));
+  const Range slots(op.sequence_offsets, blockIdx.x, op.slots);
   int run = 0;
   bool whole = true;  // every slot so far
-  for (int base = first; base < last; base += 32) {
+  for (int base = slots.begin; base < slots.end; base += 32) {
     const int slot = base + lane_id();
     int accepted = 0, length = 0;
-    if (slot < last) {
-      const int begin = op.slot_offsets[slot];
+    if (slot < slots.end) {
+      const Range tokens(op.slot_offsets, slot, op.tokens);
       int eos;
-      length = op.slot_offsets[slot + 1] - begin;
-      accepted = accept_slot(op, begin, length, op.accepted_before[slot], &eos);
+      length = tokens.length();
+      accepted = accept_slot(op, tokens.begin, length, op.accepted_before[slot], &eos);
       op.accepted[slot] = accepted;
       op.eos[slot] = eos;
     }

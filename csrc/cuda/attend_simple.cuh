@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kSimpleThreads) attend_simple(Attend op, Atten
 #pragma unroll
       for (int i = 0; i < 8; ++i) score += part_sums[i];
       const bool sees = row < work.rows && windows[row].sees(first_key + lane_id(), work.committed);
-      score = sees ? score * op.scale * kAttendLog2e : -INFINITY;
+      score = sees ? score * op.scale * kLog2e : -INFINITY;
       float top = score;
 #pragma unroll
       for (int lanes = 16; lanes > 0; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, lanes));

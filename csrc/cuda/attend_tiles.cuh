@@ -84,9 +84,7 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
       uint32_t b[4];  // keys 0 .. 8 of 16 dimensions, then keys 8 .. 16
       ldmatrix_x4(b,
                   keys + Shape::place(first_key + 16 * n + (lane >> 4) * 8 + (lane & 7), 2 * step + (lane >> 3 & 1)));
-      const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      mma_m16n8k16(score[2 * n], a, low, T());
-      mma_m16n8k16(score[2 * n + 1], a, high, T());
+      multiply_pair<T>(score[2 * n], score[2 * n + 1], a, b);
     }
   }
 }
@@ -136,9 +134,7 @@ __device__ __forceinline__ void multiply_values(const float (&weight)[Shape::kWa
     for (int d = 0; d < Shape::kDim / 16; ++d) {
       uint32_t b[4];
       ldmatrix_x4_trans(b, values + Shape::place(first_key + 16 * k + (lane & 15), 2 * d + (lane >> 4)));
-      const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-      mma_m16n8k16(result.sum[2 * d], a, left, T());
-      mma_m16n8k16(result.sum[2 * d + 1], a, right, T());
+      multiply_pair<T>(result.sum[2 * d], result.sum[2 * d + 1], a, b);
     }
   }
 }
@@ -225,7 +221,7 @@ __global__ void __launch_bounds__(Shape::kThreads) attend_tiles(Attend op, Atten
   const int warp_row = warp_id() % Shape::kRowWarps * 16, warp_key = warp_id() / Shape::kRowWarps * Shape::kWarpKeys;
   const int my_rows[2] = {warp_row + (lane_id() >> 2), warp_row + (lane_id() >> 2) + 8};
   const Window my_windows[2] = {windows[my_rows[0]], windows[my_rows[1]]};
-  const float scale = op.scale * kAttendLog2e;
+  const float scale = op.scale * kLog2e;
   Attended<Shape> result;
 #pragma unroll
   for (int d = 0; d < Shape::kDim / 8; ++d)

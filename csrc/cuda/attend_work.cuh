@@ -10,8 +10,6 @@
 
 namespace refusion::cuda {
 
-constexpr float kAttendLog2e = 1.4426950408889634f;
-
 // Tiles are numbered with gaps: those of sequence n start at rows before it / kRows + n, which no lengths can overtake.
 template <int kRows>
 __host__ __device__ inline int64_t tile_slots(int64_t rows, int64_t sequences) {
@@ -47,7 +45,8 @@ __device__ __forceinline__ AttendWork find_work(const Attend& op, int64_t slot) 
   AttendWork work;
   work.sequence = low;
   work.first_token = begin(low);
-  work.first_row = int(slot - int64_t(work.first_token) * group / kRows - low) * kRows;
+  // Negative only where offsets descend.
+  work.first_row = max(0, int(slot - int64_t(work.first_token) * group / kRows - low) * kRows);
   work.rows = max(0, min((begin(low + 1) - work.first_token) * group - work.first_row, kRows));
   work.committed = max(0, min(op.committed[low], int(op.capacity)));
   work.group = group;

@@ -1,7 +1,7 @@
 // One block a plane of rows (a layer's keys or values of one sequence and head), in tiles: read, barrier, write.
 // Sources increase and never lie below their destination, so no tile writes what a later one reads.
 #include "cuda/launchers.h"
-#include "cuda/portable.cuh"
+#include "cuda/ranges.cuh"
 
 namespace refusion::cuda {
 namespace {
@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(kThreads) compact_planes(CompactRows op, int u
                          sequence * op.sequence_stride + head * op.head_stride;
   char* rows = static_cast<char*>(op.cache) + offset * op.element_size;
   const int64_t stride = op.row_stride * op.element_size;
-  const int begin = op.source_offsets[sequence], count = op.source_offsets[sequence + 1] - begin;
-  const int first = op.destination[sequence];
+  const Range kept(op.source_offsets, sequence, op.kept);
+  const int first = max(op.destination[sequence], 0);
   const auto unit = [&](int row, int column) { return reinterpret_cast<Unit*>(rows + row * stride) + column; };
-  const int64_t total = int64_t(count) * units;
+  const int64_t total = int64_t(kept.length()) * units;
   for (int64_t base = 0; base < total; base += kHeld * kThreads) {
     Unit held[kHeld];
     int target[kHeld], column[kHeld];
@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(kThreads) compact_planes(CompactRows op, int u
       const int64_t item = base + h * kThreads + int64_t(threadIdx.x);
       const int index = int(item / units);
       column[h] = int(item % units);
-      const int source = item < total ? op.sources[begin + index] : -1;
-      target[h] = first + index;
-      if (source < 0 || source >= op.capacity || target[h] < 0 || target[h] >= source) target[h] = -1;  // stays
+      const int source = item < total ? op.sources[kept.begin + index] : -1;
+      const bool moves = source >= 0 && source < op.capacity && first < source - index;  // down, as all valid ones do
+      target[h] = moves ? first + index : -1;
       if (target[h] >= 0) held[h] = *unit(source, column[h]);
     }
     __syncthreads();

@@ -1,8 +1,8 @@
 // The shared library's one exported function, and the few calls of the CUDA runtime behind it.
+#include <utility>
+
 #include "cuda/launchers.h"
 #include "cuda/portable.cuh"
-
-#include <utility>
 
 namespace refusion::cuda {
 namespace {

@@ -92,6 +92,7 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t s
 namespace refusion::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -134,6 +135,15 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   pair.element[0] = from_float<T>(low);
   pair.element[1] = from_float<T>(high);
   return pair.bits;
+}
+
+// 16 rows times the four matrices of an ldmatrix_x4: the first two into `left`, the others into `right`.
+template <class T>
+__device__ __forceinline__ void multiply_pair(float (&left)[4], float (&right)[4], const uint32_t (&rows)[4],
+                                              const uint32_t (&matrices)[4]) {
+  const uint32_t first[2] = {matrices[0], matrices[1]}, second[2] = {matrices[2], matrices[3]};
+  mma_m16n8k16(left, rows, first, T());
+  mma_m16n8k16(right, rows, second, T());
 }
 
 __device__ __forceinline__ int lane_id() { return int(threadIdx.x) & 31; }

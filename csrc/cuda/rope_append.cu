@@ -33,8 +33,8 @@ __device__ __forceinline__ Head<T> find_head(const RopeAppend& op, int64_t token
   const CacheStrides& strides = is_key ? op.k_strides : op.v_strides;
   T* cache = static_cast<T*>(is_key ? op.k_cache : op.v_cache);
   const bool exists = row >= 0 && row < op.capacity;
-  T* to = cache + sequence * strides.sequence + kv_head * strides.head + row * strides.row;
-  return {exists ? to : nullptr, is_key ? static_cast<const T*>(op.k_norm) : nullptr, is_key};
+  if (exists) cache += sequence * strides.sequence + kv_head * strides.head + row * strides.row;
+  return {exists ? cache : nullptr, is_key ? static_cast<const T*>(op.k_norm) : nullptr, is_key};
 }
 
 // budget: registers 64, shared 0

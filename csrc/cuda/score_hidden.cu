@@ -16,9 +16,7 @@ bool in_vectors(const ScoreHidden& op) {
 
 }  // namespace
 
-size_t workspace_bytes(const ScoreHidden& op, int) {
-  return states_bytes(op, split_vocabulary(op));
-}
+size_t workspace_bytes(const ScoreHidden& op, int) { return states_bytes(op, split_vocabulary(op)); }
 
 int launch(const ScoreHidden& op, const Launch& where) {
   if (op.rows == 0) return cudaSuccess;

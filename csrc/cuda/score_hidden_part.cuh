@@ -37,12 +37,10 @@ __device__ __forceinline__ void mark_tile(const ScoreHidden& op, int64_t first_r
   __syncthreads();
   for (int64_t i = threadIdx.x; i < rows * choice.suppressed_count; i += kThreads) {
     const int row = int(i / choice.suppressed_count);
-    const int at = first_row + row < op.rows
-                       ? choice.suppressed[(first_row + row) * (rows > 1) * choice.suppressed_count +
-                                           i % choice.suppressed_count] -
-                             first_id
-                       : -1;
-    if (at >= 0 && at < kIds) atomicOr(&marks[row][at / 32], 1u << (at % 32));
+    if (first_row + row >= op.rows) continue;
+    const int id = choice.suppressed[(rows > 1 ? first_row * choice.suppressed_count : 0) + i];
+    const unsigned at = unsigned(id) - unsigned(first_id);  // any id may stand there
+    if (at < kIds) atomicOr(&marks[row][at / 32], 1u << (at % 32));
   }
   __syncthreads();
 }

@@ -45,9 +45,7 @@ __device__ __forceinline__ void multiply_step(const T* stage, float (&logit)[Hid
     for (int n = 0; n < S::kIds / 16; ++n) {
       uint32_t b[4];  // ids 0 .. 8 of 16 columns, then ids 8 .. 16
       ldmatrix_x4(b, stage + S::place(S::kRows + 16 * n + (lane >> 4) * 8 + (lane & 7), 2 * k + (lane >> 3 & 1)));
-      const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      mma_m16n8k16(logit[2 * n], a, low, T());
-      mma_m16n8k16(logit[2 * n + 1], a, high, T());
+      multiply_pair<T>(logit[2 * n], logit[2 * n + 1], a, b);
     }
   }
 }

@@ -7,7 +7,7 @@
 
 namespace refusion::cuda {
 
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kMostNoise = 16.65f;  // Gumbel noise of the greatest uniform, 1 - 2^-24
 
 struct ScoreState {
@@ -90,9 +90,9 @@ __device__ __forceinline__ void draw_logits(ScoreState& state, const float (&log
                                             const RowChoice& choice) {
   const float top = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
   if (top > -INFINITY && top / choice.temperature + kMostNoise > state.drawn) {
-    const Draw draw = draw_four({state.drawn, state.drawn_logit, state.drawn_id},
-                                make_float4(logit[0], logit[1], logit[2], logit[3]), block, choice.temperature,
-                                choice.sample_key);
+    const Draw draw =
+        draw_four({state.drawn, state.drawn_logit, state.drawn_id}, make_float4(logit[0], logit[1], logit[2], logit[3]),
+                  block, choice.temperature, choice.sample_key);
     state.drawn = draw.value;
     state.drawn_logit = draw.logit;
     state.drawn_id = draw.id;

@@ -1,6 +1,6 @@
 // One block a sequence: confidences, then an ordered compaction of the slots above the threshold.
 #include "cuda/launchers.h"
-#include "cuda/portable.cuh"
+#include "cuda/ranges.cuh"
 
 namespace refusion::cuda {
 namespace {
@@ -8,17 +8,17 @@ namespace {
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 
 __device__ float confidence_of(const SelectSlots& op, int slot) {
-  const int begin = op.slot_offsets[slot], end = op.slot_offsets[slot + 1];
+  const Range tokens(op.slot_offsets, slot, op.tokens);
   double sum = 0;
   float least = INFINITY;
-  for (int i = begin; i < end; ++i) {
+  for (int i = tokens.begin; i < tokens.end; ++i) {
     const float score = fmaxf(op.scores[i], -INFINITY);  // NaN counts as -inf
     if (op.rule == SlotRule::first) return score;
     sum += double(score);
     least = fminf(least, score);
   }
-  if (begin >= end) return -INFINITY;
-  return op.rule == SlotRule::mean ? float(sum / (end - begin)) : least;
+  if (tokens.length() == 0) return -INFINITY;
+  return op.rule == SlotRule::mean ? float(sum / tokens.length()) : least;
 }
 
 struct Best {
@@ -44,8 +44,8 @@ __device__ __forceinline__ Best best_of_lanes(Best best) {
 __global__ void __launch_bounds__(kThreads) select_in_sequence(SelectSlots op) {
   SHARED_ARRAY(int, above_in_warp, [kWarps]);
   SHARED_ARRAY(Best, best_of_warp, [kWarps]);
-  const int begin = max(op.sequence_offsets[blockIdx.x], 0);
-  const int count = min(op.sequence_offsets[blockIdx.x + 1], int(op.slots)) - begin;
+  const Range slots(op.sequence_offsets, blockIdx.x, op.slots);
+  const int begin = slots.begin, count = slots.length();
   int chosen = 0;
   Best best{-INFINITY, -1};
   for (int first = 0; first < count; first += kThreads) {

@@ -11,7 +11,7 @@ struct AcceptTokens {
   const int32_t* accepted_before;   // [slots] tokens 0 .. accepted_before are accepted whatever their probability
   const int32_t* sequence_offsets;  // [sequences + 1] slot range of each sequence
   const int64_t* eos_token_ids;     // [eos_count]
-  int64_t slots, sequences, eos_count;
+  int64_t tokens, slots, sequences, eos_count;
   float threshold;                  // a later token is accepted when above it, provided its predecessor is accepted
   int32_t* accepted;                // [slots] length of the accepted prefix
   int32_t* eos;                     // [slots] index within the slot of the first EOS in its accepted prefix, or -1

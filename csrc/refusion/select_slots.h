@@ -11,7 +11,7 @@ struct SelectSlots {
   const float* scores;              // [slot_offsets[slots]] one per scored token; NaN counts as -infinity
   const int32_t* slot_offsets;      // [slots + 1] token range of each slot
   const int32_t* sequence_offsets;  // [sequences + 1] slot range of each sequence
-  int64_t slots, sequences;
+  int64_t tokens, slots, sequences;
   float threshold;                  // a slot is chosen when its confidence is above it
   SlotRule rule;
   float* confidence;                // [slots]

@@ -58,9 +58,18 @@ def module(mode: str) -> Path:
 
 def selftest(mode: str) -> Path:
     """The emulation's self-test as a program."""
+    return _program(EMULATION / "selftest.cu", mode, [])
+
+
+def hostile(mode: str) -> Path:
+    """The kernels on indices that nobody has checked, as a program."""
+    return _program(FOLDER / "hostile.cu", mode, kernels())
+
+
+def _program(source: Path, mode: str, others: list[Path]) -> Path:
     jobs = [_object(p, ("-O2",)) for p in sorted(EMULATION.glob("*.cpp"))]
-    jobs.append(object_of(EMULATION / "selftest.cu", mode))
-    return _link(jobs, f"selftest-{mode}", ("-ldl", *LINKED.get(mode, ())))
+    jobs += [object_of(p, mode) for p in (*others, source)]
+    return _link(jobs, f"{source.stem}-{mode}", ("-ldl", *LINKED.get(mode, ())))
 
 
 def load(path: Path) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The emulation itself: values of every operation, and every kind of fault found, in all builds and orders."""
+"""The emulation itself: values of every operation, and every kind of fault found; kernels on hostile indices."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def test_selftest(mode: str, settings: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all passed" in done.stdout
+
+
+def test_kernels_stay_inside_their_arrays_whatever_the_indices() -> None:
+    """On a device nobody reads offsets, rows and windows before the kernels do. The sanitizer ends the program."""
+    settings = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run([builds.hostile("asan")], env=settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all inside" in done.stdout
 
 
 def test_an_unknown_schedule_is_refused() -> None:
