@@ -34,6 +34,16 @@ def score_hidden(
     margin: Any | None,
     /,
 ) -> None: ...
+def linear(
+    x: Any,
+    weight: Any,
+    bias: Any | None,
+    norm: Any | None,
+    norm_epsilon: float,
+    residual: Any | None,
+    out: Any,
+    /,
+) -> None: ...
 def select_slots(
     scores: Any,
     slot_offsets: Any,

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 from .build_info import BuildInfo, info
-from .ops import accept_tokens, attend, compact_rows, rope_append, score_hidden, score_tokens, select_slots
+from .ops import accept_tokens, attend, compact_rows, linear, rope_append, score_hidden, score_tokens, select_slots
 from .results import Acceptance, SlotSelection, TokenScores
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "attend",
     "compact_rows",
     "info",
+    "linear",
     "rope_append",
     "score_hidden",
     "score_tokens",

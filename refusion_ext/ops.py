@@ -106,6 +106,49 @@ def score_hidden(
     return deliver(out, hidden) if allocated else out
 
 
+def linear(
+    x: Any,
+    weight: Any,
+    *,
+    bias: Any | None = None,
+    norm: Any | None = None,
+    norm_epsilon: float = 1e-6,
+    residual: Any | None = None,
+    out: Any | None = None,
+) -> Any:
+    """`residual + rms_norm(x, norm) @ weight.T + bias` for few rows, as a decoding step has: the weight is read once.
+
+    For the CPU; on other devices it is the oracle, and the framework's own product is the better choice. A row's result
+    does not depend on what other rows there are.
+
+    Args:
+        x: float32, bfloat16 or float16 [rows, width], last axis contiguous. Above 64 rows the weight is read again for
+            every 64.
+        weight: same dtype [outputs, width], last axis contiguous.
+        bias: same dtype [outputs], or None.
+        norm: same dtype [width], weight of an RMS norm of the rows of x; None: no norm.
+        norm_epsilon: of the RMS norm.
+        residual: same dtype [rows, outputs], last axis contiguous, or None. May be `out`.
+        out: contiguous array to write to.
+
+    Returns:
+        [rows, outputs]; summed in float32 and rounded once.
+
+    Source: Zhang and Sennrich, RMSNorm (arXiv 1910.07467).
+    """
+    allocated = out is None
+    if out is None:
+        out = empty_like(x, _product_shape(x, weight))
+    try:
+        _C.linear(x, weight, bias, norm, norm_epsilon, residual, out)
+    except _C.NoKernel:
+        from . import reference
+
+        choice: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "residual": residual}
+        return reference.linear(x, weight, **choice, out=out)
+    return deliver(out, x) if allocated else out
+
+
 def select_slots(
     scores: Any,
     slot_offsets: Any,
@@ -324,6 +367,11 @@ def _count(offsets: Any) -> int:
 def _token_scores(like: Any) -> TokenScores:
     rows = _shape(like)[:1] or (0,)
     return TokenScores(empty(rows, "int64", like), *(empty(rows, "float32", like) for _ in range(4)))
+
+
+def _product_shape(x: Any, weight: Any) -> tuple[int, int]:
+    rows, outputs = _shape(x), _shape(weight)
+    return (rows[0], outputs[0]) if rows and outputs else (0, 0)
 
 
 def _q_shape(qkv: Any, k_cache: Any) -> tuple[int, int, int]:

@@ -78,6 +78,26 @@ def score_hidden(
     return _deliver(scores, out, hidden.dtype)
 
 
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    norm: Tensor | None = None,
+    norm_epsilon: float = 1e-6,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`refusion_ext.linear`."""
+    rows = _wide(x)
+    if norm is not None:
+        rows = _normed(rows, norm, norm_epsilon)
+    result = rows @ _wide(weight).T
+    for term in (bias, residual):
+        result = result if term is None else result + _wide(term)
+    return result.to(x.dtype) if out is None else out.copy_(result)
+
+
 def gumbel(sample_keys: Tensor, vocab: int) -> Tensor:
     """Gumbel(0, 1) noise, float32 [rows, vocab]: Philox4x32-10 with the counters of `csrc/refusion/philox.h`."""
     keys = sample_keys.to(torch.int64).cpu()
@@ -190,7 +210,7 @@ def rope_append(
 
     def rotate(x: Tensor, weight: Tensor | None) -> Tensor:
         if weight is not None:
-            x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm_epsilon) * _wide(weight)
+            x = _normed(x, weight, norm_epsilon)
         low, high = x.chunk(2, -1)
         return x * cos + torch.cat((-high, low), -1) * sin
 
@@ -239,6 +259,10 @@ def compact_rows(cache: Tensor, sources: Tensor, source_offsets: Tensor, destina
     for n, (begin, end) in enumerate(_ranges(source_offsets)):
         mine, first = cache[..., n, :, :, :], int(destination[n])
         mine[..., first : first + end - begin, :] = mine[..., sources[begin:end].long(), :].clone()
+
+
+def _normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * _wide(weight)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ _CHOICE = "Tensor? given=None, Tensor? suppressed=None, float temperature=0.0, T
 SCHEMAS = (
     f"score_tokens(Tensor logits, {_SCORES}, *, {_CHOICE}) -> ()",
     f"score_hidden(Tensor hidden, Tensor weight, {_SCORES}, *, {_CHOICE}) -> ()",
+    "linear(Tensor x, Tensor weight, Tensor(a!) out, *, Tensor? bias=None, Tensor? norm=None, float norm_epsilon=1e-6,"
+    " Tensor? residual=None) -> ()",
     "select_slots(Tensor scores, Tensor slot_offsets, Tensor sequence_offsets, float threshold,"
     " Tensor(a!) chosen, Tensor(b!) counts, Tensor(c!) confidence, *, str rule='first') -> ()",
     "accept_tokens(Tensor probability, Tensor token, Tensor slot_offsets, Tensor accepted_before,"
@@ -41,6 +43,10 @@ def _score_tokens(logits: Tensor, *scores: Tensor, **choice: Any) -> None:
 
 def _score_hidden(hidden: Tensor, weight: Tensor, *scores: Tensor, **choice: Any) -> None:
     ops.score_hidden(hidden, weight, out=TokenScores(*scores), **choice)
+
+
+def _linear(x: Tensor, weight: Tensor, out: Tensor, **terms: Any) -> None:
+    ops.linear(x, weight, out=out, **terms)
 
 
 def _select_slots(
@@ -73,7 +79,10 @@ def _attend(*arguments: Tensor, scale: float | None = None) -> None:
     ops.attend(*arrays, scale=scale, out=out)
 
 
-_FUNCTIONS = (_score_tokens, _score_hidden, _select_slots, _accept_tokens, _rope_append, _attend, ops.compact_rows)
+_FUNCTIONS = (
+    *(_score_tokens, _score_hidden, _linear, _select_slots, _accept_tokens),
+    *(_rope_append, _attend, ops.compact_rows),
+)
 
 
 def _fake(*_: Any, **__: Any) -> None:

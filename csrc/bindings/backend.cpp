@@ -28,15 +28,20 @@ void launch(const Check& call, const Op& op, OnCuda<Op> member) {
   if (error != 0) throw std::runtime_error(std::string(call.op) + ": the launch failed with " + device.describe(error));
 }
 
-// The one place that knows which device has kernels.
 template <class Op>
-void dispatch(const Check& call, const Op& op, OnCpu<Op> kernel, OnCuda<Op> launcher) {
-  if (has_cuda_kernels(call.device)) return launch(call, op, launcher);
+void dispatch(const Check& call, const Op& op, OnCpu<Op> kernel) {
   if (call.device.type != dlpack::cpu)
     throw NoKernel(std::string(call.op) + ": no kernels for " + call.first->device_name());
   const cpu::Kernels& kernels = cpu::kernels();
   const py::gil_scoped_release release;
   (kernels.*kernel)(op);
+}
+
+// The one place that knows which device has kernels.
+template <class Op>
+void dispatch(const Check& call, const Op& op, OnCpu<Op> kernel, OnCuda<Op> launcher) {
+  if (has_cuda_kernels(call.device)) return launch(call, op, launcher);
+  dispatch(call, op, kernel);
 }
 
 }  // namespace
@@ -47,6 +52,7 @@ void run(const Check& call, const ScoreTokens& op) {
 void run(const Check& call, const ScoreHidden& op) {
   dispatch(call, op, &cpu::Kernels::score_hidden, &cuda::Kernels::score_hidden);
 }
+void run(const Check& call, const Linear& op) { dispatch(call, op, &cpu::Kernels::linear); }
 void run(const Check& call, const SelectSlots& op) {
   dispatch(call, op, &cpu::Kernels::select_slots, &cuda::Kernels::select_slots);
 }

@@ -14,6 +14,7 @@ struct NoKernel : std::runtime_error {
 
 void run(const Check& call, const ScoreTokens& op);
 void run(const Check& call, const ScoreHidden& op);
+void run(const Check& call, const Linear& op);  // CPU only
 void run(const Check& call, const SelectSlots& op);
 void run(const Check& call, const AcceptTokens& op);
 void run(const Check& call, const RopeAppend& op);

@@ -26,6 +26,7 @@ PYBIND11_MODULE(_C, m) {
   py::register_exception<CudaUnavailable>(m, "CudaUnavailableError", PyExc_RuntimeError);
   m.def("score_tokens", &score_tokens);
   m.def("score_hidden", &score_hidden);
+  m.def("linear", &linear);
   m.def("select_slots", &select_slots);
   m.def("accept_tokens", &accept_tokens);
   m.def("rope_append", &rope_append);

@@ -3,6 +3,7 @@
 #include "refusion/accept_tokens.h"
 #include "refusion/attend.h"
 #include "refusion/compact_rows.h"
+#include "refusion/linear.h"
 #include "refusion/rope_append.h"
 #include "refusion/score_hidden.h"
 #include "refusion/score_tokens.h"
@@ -17,6 +18,7 @@ struct Kernels {
   Isa isa;
   void (*score_tokens)(const ScoreTokens&);
   void (*score_hidden)(const ScoreHidden&);
+  void (*linear)(const Linear&);
   void (*select_slots)(const SelectSlots&);
   void (*accept_tokens)(const AcceptTokens&);
   void (*rope_append)(const RopeAppend&);

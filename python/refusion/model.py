@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .linear import linear
 from .rope import RopeScaling
 
 
@@ -151,12 +152,11 @@ class Layer(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(hidden)) if bias else None
 
     def forward(self, x: Tensor, attention: Attention, index: int) -> Tensor:
-        width = x.shape[-1:]
-        qkv = F.linear(F.rms_norm(x, width, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = linear(x, self.qkv, self.qkv_bias, norm=self.input_norm, norm_epsilon=self.eps)
         attended = attention(index, qkv, self.q_norm, self.k_norm)
-        x = x + F.linear(attended, self.output, self.output_bias)
-        gate, up = F.linear(F.rms_norm(x, width, self.post_norm, self.eps), self.gate_up).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.down)
+        x = linear(attended, self.output, self.output_bias, residual=x)
+        gate, up = linear(x, self.gate_up, norm=self.post_norm, norm_epsilon=self.eps).chunk(2, -1)
+        return linear(F.silu(gate) * up, self.down, residual=x)
 
 
 class Qwen3(nn.Module):

@@ -41,6 +41,15 @@ def valid(op: str) -> dict[str, Any]:
         return {"logits": torch.randn(ROWS, VOCAB), **choice}
     if op == "score_hidden":
         return {"hidden": torch.randn(ROWS, WIDTH), "weight": torch.randn(VOCAB, WIDTH), **choice}
+    if op == "linear":
+        return {
+            "x": torch.randn(ROWS, WIDTH),
+            "weight": torch.randn(VOCAB, WIDTH),
+            "bias": torch.randn(VOCAB),
+            "norm": torch.rand(WIDTH),
+            "residual": torch.randn(ROWS, VOCAB),
+            "out": torch.full((ROWS, VOCAB), -7.0),
+        }
     if op == "select_slots":
         out = SlotSelection(torch.full((3,), -7).int(), torch.full((2,), -7).int(), torch.full((3,), -7.0))
         scored = {"scores": torch.rand(TOKENS), "slot_offsets": int32(0, 2, 4, TOKENS), "sequence_offsets": slots}
@@ -86,7 +95,10 @@ def valid(op: str) -> dict[str, Any]:
     return {"cache": whole, "sources": int32(3, 5, 15), "source_offsets": int32(0, 2, 3), "destination": int32(1, 0)}
 
 
-OPS = ("score_tokens", "score_hidden", "select_slots", "accept_tokens", "rope_append", "attend", "compact_rows")
+OPS = (
+    *("score_tokens", "score_hidden", "linear", "select_slots", "accept_tokens"),
+    *("rope_append", "attend", "compact_rows"),
+)
 
 
 def call(op: str, arguments: dict[str, Any]) -> Any:

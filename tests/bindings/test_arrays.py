@@ -217,6 +217,7 @@ def spread(x: Tensor) -> Tensor:
 STRIDED = {
     "score_tokens": ("logits",),
     "score_hidden": ("hidden", "weight"),
+    "linear": ("x", "weight", "residual"),
     "rope_append": ("qkv", "k_cache", "v_cache"),
     "attend": ("q", "k_cache", "v_cache"),
     "compact_rows": ("cache",),
@@ -227,10 +228,11 @@ STRIDED = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("op", STRIDED)
 def test_strides(op: str, dtype: torch.dtype, layout: str) -> None:
-    floats = ("logits", "hidden", "weight", "qkv", "q_norm", "k_norm", "q", "k_cache", "v_cache", "cache")
+    floats = ("logits", "hidden", "weight", "x", "bias", "norm", "residual", "qkv", "q_norm", "k_norm", "q", "k_cache")
+    floats += ("v_cache", "cache")
     arguments = valid(op)
     arguments |= {n: x.to(dtype) for n, x in arguments.items() if n in floats}
-    if op in ("rope_append", "attend"):
+    if op in ("linear", "rope_append", "attend"):
         arguments["out"] = arguments["out"].to(dtype)
     expected = converted(arguments, torch.clone)
     call(op, expected)
@@ -258,6 +260,8 @@ def test_empty(op: str) -> None:
     counted = {"sequence_offsets", "slot_offsets", "source_offsets", "committed", "destination"}
     whole = {
         "weight",
+        "bias",
+        "norm",
         "q_norm",
         "k_norm",
         "cosine",

@@ -32,7 +32,7 @@ def elsewhere(op: str) -> dict[str, Any]:
 
 
 @without_gpu
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if op != "linear"])  # has no kernel there: torch does it
 def test_no_device_is_a_named_error(op: str) -> None:
     """Never the oracle in silence, which would be slow, and never a crash."""
     if BUILT:

@@ -282,6 +282,17 @@ FAULTS: dict[str, list[tuple[Change, type[Exception], str]]] = {
         (out_on("out.entropy", "weight"), V, "out.entropy overlaps weight in memory"),
         (both(out=(1, 2)), T, "out must be a TokenScores, got tuple"),
     ],
+    "linear": [
+        (both(weight=torch.randn(VOCAB, 9)), V, "weight has width 9, x has 8"),
+        (both(weight=torch.randn(VOCAB, 8).half()), T, "weight must be float32 like x, got float16"),
+        (both(bias=torch.randn(8)), V, "bias has entries 8, weight has 7"),
+        (both(norm=torch.rand(7)), V, "norm has entries 7, x has 8"),
+        (both(norm_epsilon=float("nan")), V, "norm_epsilon must be finite and not negative, got -?nan"),
+        (both(residual=torch.zeros(ROWS, 8)), V, "residual has outputs 8, weight has 7"),
+        (out_on("out", "x"), V, "out overlaps x in memory"),
+        (out_on("out", "weight"), V, "out overlaps weight in memory"),
+        (lambda a: a.update(residual=a["out"].flip(0)[1:].clone()), V, "residual has rows 2, x has 3"),
+    ],
     "score_tokens": [
         (both(suppressed=torch.zeros(2, 1).int()), V, "suppressed has rows 2, the input has 3"),
         (both(sample_keys=torch.zeros(ROWS, 3).long()), V, "sample_keys has columns 3, a key .* has 4"),

@@ -30,6 +30,7 @@ void run_emulated(const Op& op) {
 
 void run(const Check&, const ScoreTokens& op) { run_emulated(op); }
 void run(const Check&, const ScoreHidden& op) { run_emulated(op); }
+void run(const Check& call, const Linear&) { throw NoKernel(std::string(call.op) + ": no CUDA kernel"); }
 void run(const Check&, const SelectSlots& op) { run_emulated(op); }
 void run(const Check&, const AcceptTokens& op) { run_emulated(op); }
 void run(const Check&, const RopeAppend& op) { run_emulated(op); }

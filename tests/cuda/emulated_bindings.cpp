@@ -2,6 +2,7 @@
 #include "bindings/cache.cpp"
 #include "bindings/check.cpp"
 #include "bindings/cuda_device.cpp"
+#include "bindings/linear.cpp"
 #include "bindings/module.cpp"
 #include "bindings/score.cpp"
 #include "bindings/slots.cpp"

@@ -48,7 +48,7 @@ inline void pack_row(const T* row, int64_t width, typename Product<T>::Packed* t
 }
 
 // Sums of the lanes of four vectors.
-inline void fold(const Floats* x, float* sums, bool accumulate) {
+inline void fold(const Floats* x, float* sums) {
 #if defined(__AVX512F__)
   const Floats a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const Floats b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
@@ -57,23 +57,23 @@ inline void fold(const Floats* x, float* sums, bool accumulate) {
   const Floats four = _mm512_add_ps(even, odd);
   const __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
   const __m128 one = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
-  _mm_storeu_ps(sums, accumulate ? _mm_add_ps(_mm_loadu_ps(sums), one) : one);
+  _mm_storeu_ps(sums, one);
 #else
-  for (int i = 0; i < 4; ++i) sums[i] = (accumulate ? sums[i] : 0.0f) + reduce_add(x[i]);
+  for (int i = 0; i < 4; ++i) sums[i] = reduce_add(x[i]);
 #endif
 }
 
-// Memory that the tile asks for while it computes: elements [begin, end) of kTileIds rows from `rows` on.
+// Memory that a tile asks for while it computes, into the second-level cache: `step` bytes (64, 128 or 256) from `begin`
+// on at every step. Asked for evenly, the next part of a matrix comes from memory while this one is multiplied.
 struct Ahead {
-  const char* rows;
-  int64_t stride;  // bytes
-  int64_t begin, end;
+  const char* begin;
+  int64_t step;
 };
 
-// sums[row * sums_stride + id] (+)= packed row . matrix row over `width` elements, for kRows rows and kTileIds ids.
+// sums[row * sums_stride + id] = packed row . matrix row over `width` elements, for kRows rows and kTileIds ids.
 template <int kRows, class T>
 inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_stride, const T* const* matrix,
-                     int64_t width, const Ahead& ahead, float* sums, int64_t sums_stride, bool accumulate) {
+                     int64_t width, const Ahead& ahead, float* sums, int64_t sums_stride) {
   using P = Product<T>;
   Floats sum[kRows][kTileIds];
   for (int row = 0; row < kRows; ++row)
@@ -90,12 +90,17 @@ inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_strid
       for (int row = 0; row < kRows; ++row) sum[row][id] = P::add(sum[row][id], h[row], w);
     }
   };
+  const char* ask = ahead.begin;
+  const int64_t bytes = ahead.step;
   int64_t i = 0;
   for (; i + P::kStep <= width; i += P::kStep) {
-    const int64_t from = i * int64_t(sizeof(T)), to = from + P::kStep * int64_t(sizeof(T));
-    if (i >= ahead.begin && i < ahead.end)
-      for (int64_t line = (from + 63) & -64; line < to; line += 64)
-        for (int id = 0; id < kTileIds; ++id) __builtin_prefetch(ahead.rows + id * ahead.stride + line, 0, 2);
+    __builtin_prefetch(ask, 0, 2);
+    if (bytes > 64) __builtin_prefetch(ask + 64, 0, 2);
+    if (bytes > 128) {
+      __builtin_prefetch(ask + 128, 0, 2);
+      __builtin_prefetch(ask + 192, 0, 2);
+    }
+    ask += bytes;
     step(matrix, i, i);
   }
   if (i < width) {
@@ -107,7 +112,7 @@ inline void dot_tile(const typename Product<T>::Packed* rows, int64_t rows_strid
     }
     step(ids, 0, i);
   }
-  for (int row = 0; row < kRows; ++row) fold(sum[row], sums + row * sums_stride, accumulate);
+  for (int row = 0; row < kRows; ++row) fold(sum[row], sums + row * sums_stride);
 }
 
 }  // namespace refusion::cpu::REFUSION_ISA

@@ -6,6 +6,7 @@ namespace refusion::cpu::REFUSION_ISA {
 
 void score_tokens(const ScoreTokens& op);
 void score_hidden(const ScoreHidden& op);
+void linear(const Linear& op);
 void select_slots(const SelectSlots& op);
 void accept_tokens(const AcceptTokens& op);
 void rope_append(const RopeAppend& op);

@@ -1,39 +1,14 @@
 #include <omp.h>
 
-#include <cmath>
 #include <cstring>
 
-#include "cpu/simd.h"
+#include "lanes.h"
 #include "ops.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
 constexpr int64_t kParallelElements = 1 << 16;  // below, a parallel region costs more than it saves
-
-// Lanes of the vector that starts at i.
-inline int64_t lanes_at(int64_t i, int64_t count) { return count - i < kLanes ? count - i : kLanes; }
-
-template <class T>
-inline Floats load_lanes(const T* p, int64_t lanes) {
-  return lanes == kLanes ? load(p) : load_part(p, lanes, 0.0f);
-}
-
-template <class T>
-inline void store_lanes(T* p, Floats x, int64_t lanes) {
-  if (lanes == kLanes) store(p, x);
-  else store_part(p, x, lanes);
-}
-
-template <class T>
-float inverse_root_mean_square(const T* x, int64_t count, float epsilon) {
-  Floats squares = broadcast(0.0f);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Floats v = load_lanes(x + i, lanes_at(i, count));
-    squares = fma(v, v, squares);
-  }
-  return 1 / std::sqrt(reduce_add(squares) / float(count) + epsilon);
-}
 
 // RMS norm (where there is a weight) and rotation of one head: dimension i turns with i + head_dim / 2.
 template <class T>

@@ -6,16 +6,13 @@
 #include <new>
 
 #include "cpu/scratch.h"
-#include "dot_tile.h"
+#include "row_product.h"
 #include "score.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-constexpr int64_t kPanel = 64;    // rows scored in one pass over the weight: by then memory is no longer the limit
-constexpr int64_t kTask = 512;    // ids
-constexpr int64_t kGroup = 64;    // ids that stay in the second-level cache for all rows of the panel
-constexpr int64_t kWidth = 2048;  // bytes of each packed row of a tile, in the first-level cache
+constexpr int64_t kTask = 512;  // ids
 constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 // Ids of a task: few where the vocabulary is small, so that threads have something to share. Never by the number of
@@ -26,56 +23,20 @@ size_t whole_lines(size_t bytes) { return (bytes + 63) & ~size_t(63); }
 
 template <class T>
 struct Panel {
-  using Packed = typename Product<T>::Packed;
   const ScoreHidden& op;
-  int64_t first_row, rows;
-  const Packed* packed;  // [rows, packed_stride]
-  int64_t packed_stride;
+  int64_t first_row;
+  PackedRows<T> rows;
 };
-
-template <int kRows, class T>
-void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_stride, const T* const* ids,
-          int64_t width, const Ahead& ahead, float* logits, bool accumulate) {
-  if (rows == kRows) return dot_tile<kRows>(packed, packed_stride, ids, width, ahead, logits, kTask, accumulate);
-  if constexpr (kRows > 1) tile<kRows - 1>(rows, packed, packed_stride, ids, width, ahead, logits, accumulate);
-}
-
-// logits[row, id] for the ids first_id .. first_id + count of one group.
-template <class T>
-void multiply_group(const Panel<T>& panel, int64_t first_id, int64_t count, float* logits) {
-  const ScoreHidden& op = panel.op;
-  const T* weight = static_cast<const T*>(op.weight) + first_id * op.weight_stride;
-  const int64_t blocks = (panel.rows + kTileRows - 1) / kTileRows;
-  constexpr int64_t kColumns = kWidth / int64_t(sizeof(typename Product<T>::Packed));
-  int64_t column = 0;
-  do {  // once even at width 0: the logits are zeros then
-    const int64_t width = op.width - column < kColumns ? op.width - column : kColumns;
-    for (int64_t block = 0; block < blocks; ++block) {
-      // Rows are spread evenly over the blocks; every block asks for its share of the group that comes next.
-      const int64_t row = panel.rows * block / blocks, rows = panel.rows * (block + 1) / blocks - row;
-      for (int64_t id = 0; id < count; id += kTileIds) {
-        const T* ids[kTileIds];
-        for (int64_t i = 0; i < kTileIds; ++i) {
-          const int64_t present = id + i < count ? id + i : count - 1;
-          ids[i] = weight + present * op.weight_stride + column;
-        }
-        const T* next = weight + (id + kGroup) * op.weight_stride + column;
-        const Ahead ahead{reinterpret_cast<const char*>(next), op.weight_stride * int64_t(sizeof(T)),
-                          width * block / blocks, width * (block + 1) / blocks};
-        tile<kTileRows>(int(rows), panel.packed + row * panel.packed_stride + column, panel.packed_stride, ids, width,
-                        ahead, logits + row * kTask + id, column > 0);
-      }
-    }
-  } while ((column += kColumns) < op.width);
-}
 
 template <class T>
 void score_task(const Panel<T>& panel, int64_t first_id, float* logits, ScoreState* states) {
   const int64_t ids = task_ids(panel.op.vocab);
   const int64_t count = panel.op.vocab - first_id < ids ? panel.op.vocab - first_id : ids;
+  const T* weight = static_cast<const T*>(panel.op.weight) + first_id * panel.op.weight_stride;
   for (int64_t id = 0; id < count; id += kGroup)
-    multiply_group(panel, first_id + id, count - id < kGroup ? count - id : kGroup, logits + id);
-  for (int64_t row = 0; row < panel.rows; ++row) {
+    multiply_group(panel.rows, weight + id * panel.op.weight_stride, panel.op.weight_stride, panel.op.width,
+                   count - id < kGroup ? count - id : kGroup, logits + id, kTask);
+  for (int64_t row = 0; row < panel.rows.count; ++row) {
     const ScoreSums total = states[row].sums;
     states[row].sums = ScoreSums();
     add_block(logits + row * kTask, count, first_id, RowChoice(panel.op.choice, panel.first_row + row), states + row);
@@ -86,7 +47,7 @@ void score_task(const Panel<T>& panel, int64_t first_id, float* logits, ScoreSta
 template <class T>
 void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   using Packed = typename Product<T>::Packed;
-  const int64_t step = Product<T>::kStep, packed_stride = (op.width + step - 1) / step * step;
+  const int64_t packed_stride = PackedRows<T>::stride_of(op.width);
   const int64_t ids = task_ids(op.vocab), tasks = (op.vocab + ids - 1) / ids;
   const bool parallel = tasks > 1 && rows * op.vocab * op.width > kParallelProducts;
   // Always the full team: another team size would make the runtime end threads that torch needs again.
@@ -107,7 +68,7 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   for (int64_t thread = 0; thread < threads; ++thread)
     for (int64_t row = 0; row < rows; ++row) new (states_of(thread) + row) ScoreState;
 
-  const Panel<T> panel{op, first_row, rows, packed, packed_stride};
+  const Panel<T> panel{op, first_row, {packed, rows, packed_stride}};
 #pragma omp parallel if (parallel)
   {
     ScoreState* states = states_of(omp_get_thread_num());

@@ -3,8 +3,8 @@
 namespace refusion::cpu::REFUSION_ISA {
 
 const Kernels& table() {
-  static constexpr Kernels kernels{Isa::REFUSION_ISA, score_tokens, score_hidden, select_slots,
-                                   accept_tokens,     rope_append,  attend,       compact_rows};
+  static constexpr Kernels kernels{Isa::REFUSION_ISA, score_tokens,  score_hidden, linear, select_slots,
+                                   accept_tokens,     rope_append,   attend,       compact_rows};
   return kernels;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from refusion.rope import rope_tables
 from .timing import Call
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+FRESH_BYTES = 256 << 20  # so much lies in no cache
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ def cases(config: ModelConfig, quick: bool = False) -> Iterator[Case]:
     for dtype in DTYPES:
         yield score_tokens(config, dtype, rows=64 if quick else 256)
         yield score_hidden(config, dtype, rows=64)
+        for rows in (1, 16) if quick else (1, 8, 16, 32, 64):
+            yield linear(config, dtype, rows)
         yield rope_append(config, dtype, tokens=64)
         for tokens in (1, 8, 32, 128, 512):
             for prefix in (512, 2048, 8192):
@@ -108,6 +112,39 @@ def score_hidden(config: ModelConfig, dtype: str, rows: int) -> Case:
         read=size,
         flops=2 * rows * weight.numel(),
         memory=size,
+    )
+
+
+def linear(config: ModelConfig, dtype: str, rows: int) -> Case:
+    """The gate and up projections of one layer after another: weights come from memory, as in a forward."""
+    shape = (2 * config.intermediate_size, config.hidden_size)
+    layers = max(1, min(config.num_hidden_layers, FRESH_BYTES // (math.prod(shape) * DTYPES[dtype].itemsize)))
+    weights = (torch.randn(layers, *shape) * 0.05).to(DTYPES[dtype])
+    x = torch.randn(rows, config.hidden_size).to(DTYPES[dtype])
+    norm = (torch.rand(config.hidden_size) + 0.5).to(DTYPES[dtype])
+    out = torch.empty(rows, shape[0], dtype=DTYPES[dtype])
+    our_layer, its_layer = cycle(weights), cycle(weights)
+
+    def torch_way(weight: Tensor | None = None, x: Tensor = x) -> Tensor:
+        weight = next(its_layer) if weight is None else weight
+        return F.linear(F.rms_norm(x, x.shape[-1:], norm.to(x.dtype), 1e-6), weight)
+
+    def error() -> float:
+        found = refusion_ext.linear(x, weights[0], norm=norm)
+        return _relative(found, torch_way(weights[0]), torch_way(weights[0].double(), x.double()))
+
+    size = weights[0].numel() * weights.element_size()
+    return Case(
+        "linear",
+        f"norm, [{rows} x {shape[1]}] . [{shape[0]} x {shape[1]}]",
+        dtype,
+        lambda: refusion_ext.linear(x, next(our_layer), norm=norm, out=out),
+        {"rms_norm + linear": torch_way},
+        error,
+        read=size,
+        written=out.numel() * out.element_size(),
+        flops=2 * rows * weights[0].numel(),
+        memory=layers * size,
     )
 
 

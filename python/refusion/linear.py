@@ -1,0 +1,57 @@
+"""Products of the model with what stands around them, on whichever is faster: the compiled op or torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import refusion_ext
+
+# Up to so many tokens the compiled op is faster than torch's product (docs/benchmarks.md), except on a small float32
+# weight, which torch reads from a cache.
+FEW_TOKENS = 64
+LARGE_FLOAT32 = 1 << 20  # entries
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    norm: Tensor | None = None,
+    norm_epsilon: float = 1e-6,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """`residual + rms_norm(x, norm) @ weight.T + bias`.
+
+    Args:
+        x: [..., width].
+        weight: [outputs, width].
+        bias: [outputs], or None.
+        norm: [width], weight of an RMS norm before the product, or None.
+        norm_epsilon: of the RMS norm.
+        residual: [..., outputs], or None.
+
+    Returns:
+        [..., outputs].
+    """
+    if _pays(x, weight):
+        return refusion_ext.linear(x, weight, bias=bias, norm=norm, norm_epsilon=norm_epsilon, residual=residual)
+    if norm is not None:
+        x = F.rms_norm(x, x.shape[-1:], norm, norm_epsilon)
+    y = F.linear(x, weight, bias)
+    return y if residual is None else residual + y
+
+
+def _pays(x: Tensor, weight: Tensor) -> bool:
+    """Whether the compiled op takes these arguments and is faster."""
+    return (
+        x.ndim == 2
+        and len(x) <= FEW_TOKENS
+        and (x.dtype in _NARROW or (x.dtype == torch.float32 and weight.numel() >= LARGE_FLOAT32))
+        and x.dtype == weight.dtype
+        and x.device.type == "cpu"
+        and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
+    )

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import refusion_ext
+from refusion.linear import FEW_TOKENS, LARGE_FLOAT32, linear
+
+WIDE = (LARGE_FLOAT32 // 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shape", "dtype", "compiled"),
+    [
+        (FEW_TOKENS, (96, 64), torch.bfloat16, True),
+        (1, (96, 64), torch.float16, True),
+        (FEW_TOKENS + 1, (96, 64), torch.bfloat16, False),
+        (2, (96, 64), torch.float32, False),
+        (2, WIDE, torch.float32, True),
+        (2, WIDE, torch.float64, False),
+    ],
+)
+def test_the_faster_way_and_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, shape: tuple[int, int], dtype: torch.dtype, compiled: bool
+) -> None:
+    calls = []
+    op = refusion_ext.linear
+    monkeypatch.setattr(refusion_ext, "linear", lambda *a, **k: calls.append(a) or op(*a, **k))
+    x, weight, norm = torch.randn(tokens, shape[1]), torch.randn(shape), torch.rand(shape[1])
+    residual, bias = torch.randn(tokens, shape[0]), torch.randn(shape[0])
+    expected = residual + F.linear(F.rms_norm(x, x.shape[-1:], norm, 1e-6), weight, bias)
+    terms = {"bias": bias, "norm": norm, "residual": residual}
+    got = linear(x.to(dtype), weight.to(dtype), **{name: term.to(dtype) for name, term in terms.items()})
+    assert bool(calls) == compiled
+    assert got.dtype == dtype
+    error = (got.double() - expected).abs().max() / expected.abs().max()
+    assert error < 8 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
+def test_gradients_flow() -> None:
+    x, weight = torch.randn(2, 64).bfloat16(), torch.randn(96, 64).bfloat16().requires_grad_()
+    linear(x, weight).sum().backward()
+    assert weight.grad is not None
+    with torch.no_grad():
+        assert not linear(x, weight).requires_grad
