@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # Trains the three code models: ReFusion, autoregressive and masked diffusion, from the same weights, on the same
 # problems in the same order, for the same number of steps.
-# usage: scripts/train_code.sh DIR [STEPS] [SEED] [OBJECTIVE ...]     (a run that was stopped continues)
+# usage: [FROM=CHECKPOINTS] scripts/train_code.sh DIR [STEPS] [SEED] [OBJECTIVE ...]
+# A run that was stopped continues; one that was done continues to a larger STEPS.
+#
+# With FROM, the models start from CHECKPOINTS/code-OBJECTIVE, and more of the problems have a loop: the name of its
+# total is free, which is what takes a model that writes many tokens at a time longest to learn.
 #
 # AR learns from plain code, the others from code whose lines are filled up to slots of 8 tokens, so that AR does not
 # spend its time on fill. Slots of 1, 2 and 4 tokens beside those of 8 teach what refining needs: the rest of a slot of
 # which some tokens are written. With slots of 8 alone that never occurs, and nearly no answer is right.
 set -euo pipefail
-out=$1 steps=${2:-4000} seed=${3:-0}
+out=$1 steps=${2:-4000} seed=${3:-0} from=${FROM:-}
 objectives=("${@:4}")
 [ ${#objectives[@]} -gt 0 ] || objectives=(refusion ar mdm)
 mkdir -p "$out"
 
 problems() { # FILE SPLIT COUNT SEED [options]
-  [ -f "$out/$1" ] || python -m refusion.tasks.code --out "$out/$1.part" --split "$2" --count "$3" --seed "$4" "${@:5}"
-  [ -f "$out/$1" ] || mv "$out/$1.part" "$out/$1"
+  [ -f "$out/$1" ] && return
+  python -m refusion.tasks.code --out "$out/$1.part" --split "$2" --count "$3" --seed "$4" "${@:5}"
+  mv "$out/$1.part" "$out/$1"
 }
 
 [ -f "$out/tokenizer.json" ] || python -m refusion.tasks.code --tokenizer "$out/tokenizer.json"
@@ -23,8 +28,10 @@ cat > "$out/model.json" <<'JSON'
  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024,
  "tie_word_embeddings": true, "mask_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 JSON
-problems train.jsonl train 150000 0
-problems train_plain.jsonl train 150000 0 --layout plain
+loops=0.2
+[ -z "$from" ] || loops=0.6
+problems train.jsonl train 150000 "$seed" --loops "$loops"
+problems train_plain.jsonl train 150000 "$seed" --loops "$loops" --layout plain
 problems test.jsonl test 500 1
 
 for objective in "${objectives[@]}"; do
@@ -32,14 +39,16 @@ for objective in "${objectives[@]}"; do
     refusion) data=train.jsonl multiple=32 ;;
     mdm) data=train.jsonl multiple=128 ;;  # every forward of its decoder shows the whole canvas of 128
     ar) data=train_plain.jsonl multiple=1 ;;
+    *) echo "no such objective: $objective" >&2; exit 2 ;;
   esac
   run=$out/$objective-$seed
-  [ -f "$run/done" ] && continue
+  [ "$(cat "$run/done" 2>/dev/null)" = "$steps" ] && continue
   start=(--config "$out/model.json" --tokenizer "$out/tokenizer.json")
+  [ -z "$from" ] || start=(--init "$from/code-$objective")
   [ -f "$run/training-state.pt" ] && start=(--resume)
-  python -m refusion train --out "$run" --data "$out/$data" --objective "$objective" --max-steps "$steps" --seed "$seed" \
-    --optimizer muon --matrix-learning-rate 0.02 --learning-rate 3e-3 --min-learning-rate 0.02 --decay 0.4 --warmup 50 \
-    --weight-decay 0.02 --batch-size 32 --slot-sizes 1 2 4 8 8 8 --answer-multiple "$multiple" \
-    --log-every 50 --save-every 200 --threads 1 "${start[@]}"
-  touch "$run/done"
+  python -m refusion train --out "$run" --data "$out/$data" --objective "$objective" --max-steps "$steps" \
+    --seed "$seed" --optimizer muon --matrix-learning-rate 0.02 --learning-rate 3e-3 --min-learning-rate 0.02 \
+    --decay 0.4 --warmup 50 --weight-decay 0.02 --batch-size 32 --slot-sizes 1 2 4 8 8 8 \
+    --answer-multiple "$multiple" --log-every 50 --save-every 200 --threads 1 "${start[@]}"
+  echo "$steps" > "$run/done"
 done

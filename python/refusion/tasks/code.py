@@ -34,7 +34,7 @@ def items(
         seed: decides the sequence.
         layout: 'slots' fills every line up to a slot (`refusion.tasks.layout`), 'plain' is the code alone.
         tests: add hidden calls, and leave out programs that cannot be told from slightly wrong ones; None: for 'test'.
-        sizes: `least_functions`, `most_functions` and `most_steps` of `Generator`.
+        sizes: `least_functions`, `most_functions`, `most_steps` and `loops` of `Generator`.
     """
     if layout not in ("slots", "plain"):
         raise ValueError(f"layout must be 'slots' or 'plain', got {layout!r}")
@@ -65,13 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layout", choices=("slots", "plain"), default="slots")
     parser.add_argument("--most-functions", type=int, default=3)
     parser.add_argument("--most-steps", type=int, default=5)
+    parser.add_argument("--loops", type=float, default=0.2, help="share of a list's functions that end in a loop")
     parser.add_argument("--out", type=Path, help="JSON Lines file of problems")
     parser.add_argument("--tokenizer", type=Path, help="write the task's tokenizer.json here")
     args = parser.parse_args(arguments)
     if args.tokenizer:
         write_tokenizer(args.tokenizer)
     if args.out:
-        sizes = {"most_functions": args.most_functions, "most_steps": args.most_steps}
+        sizes = {"most_functions": args.most_functions, "most_steps": args.most_steps, "loops": args.loops}
         with open(args.out, "w", encoding="utf-8") as file:
             for item in islice(items(args.split, args.seed, layout=args.layout, **sizes), args.count):
                 file.write(json.dumps(item) + "\n")

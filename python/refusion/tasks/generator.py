@@ -68,10 +68,18 @@ class Generator:
         split: 'train' or 'test'; programs of the other split are passed over.
         least_functions, most_functions: of an answer, between 1 and 3.
         most_steps: a function has one to so many steps before it returns.
+        loops: share of the functions of a list that end in a loop.
     """
 
     def __init__(
-        self, seed: int, split: str, *, least_functions: int = 1, most_functions: int = 3, most_steps: int = 5
+        self,
+        seed: int,
+        split: str,
+        *,
+        least_functions: int = 1,
+        most_functions: int = 3,
+        most_steps: int = 5,
+        loops: float = 0.2,
     ) -> None:
         if split not in ("train", "test"):
             raise ValueError(f"split must be 'train' or 'test', got {split!r}")
@@ -79,7 +87,9 @@ class Generator:
             raise ValueError(f"least_functions must lie between 1 and {most_functions}, got {least_functions}")
         if most_steps < 1:
             raise ValueError(f"most_steps must be at least 1, got {most_steps}")
-        self.least_functions = min(least_functions, 3)
+        if not 0 <= loops <= 1:
+            raise ValueError(f"loops must lie between 0 and 1, got {loops}")
+        self.least_functions, self.loops = min(least_functions, 3), loops
         self.split, self.most_functions, self.most_steps = split, most_functions, most_steps
         self.random = random.Random(f"refusion.tasks.code {split} {seed}")
 
@@ -163,7 +173,7 @@ class Generator:
 
     def _end(self, kind: str) -> tuple[str, list[str]]:
         pick = self.random
-        if kind == "list" and pick.random() < 0.2:
+        if kind == "list" and pick.random() < self.loops:
             return self._loop()
         step = pick.choices(L.ENDS[kind], [s.weight for s in L.ENDS[kind]])[0]
         ask, *lines = self._fill([pick.choice(step.phrases), *step.lines])
