@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .model import ModelConfig, Qwen3
 
 WEIGHTS = "model.safetensors"
+TRAINING = "training.json"
 INDEX = "model.safetensors.index.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -102,6 +103,18 @@ def read_recommended(directory: Path) -> dict[str, Any]:
     if not isinstance(recommended, dict):
         raise CheckpointError(f"{file}: the entry 'refusion' must be an object")
     return recommended
+
+
+def read_training(directory: Path) -> dict[str, Any]:
+    """What a checkpoint's `training.json` says of how it was made: objective, steps, tokens, seed; or nothing."""
+    file = directory / TRAINING
+    return _read_json(file) if file.is_file() else {}
+
+
+def write_training(directory: Path, facts: dict[str, Any]) -> None:
+    """The inverse of `read_training`."""
+    text = json.dumps(facts, indent=2) + "\n"
+    write_atomically(directory / TRAINING, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def write_atomically(path: Path, write: Any) -> None:

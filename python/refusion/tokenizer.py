@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,12 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         return self.core.get_vocab_size()
+
+    @functools.cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that have no text: mask, EOS, padding and the like."""
+        added = self.core.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special)
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without special tokens added around it."""

@@ -190,6 +190,13 @@ def test_compare_command(checkpoints: Path, tmp_path: Path, capsys: pytest.Captu
     assert "| AR, cached |" in printed.out
     assert json.loads(figures.read_text())["rows"]
     assert f"wrote {figures}" in printed.err
-    assert main(["compare", "--problems", "0", *options]) == 1
     assert main(["compare", "--checkpoints", str(tmp_path)]) == 1
     assert "no such checkpoint directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--problems", "--threads"])
+def test_compare_command_counts_from_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", option, "0"])
+    assert stopped.value.code == 2
+    assert f"{option}: must be at least 1, got 0" in capsys.readouterr().err

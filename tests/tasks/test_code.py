@@ -43,6 +43,20 @@ def test_names_do_not_move_a_program_to_the_other_split() -> None:
     assert problem("pick", "xs", *lines[1:]).program != one.program
 
 
+def test_share_of_loops() -> None:
+    def share(loops: float) -> float:
+        functions = [
+            f for p in islice(Generator(0, "train", loops=loops), 300) for f in p.functions if f.kind == "list"
+        ]
+        return sum("for x in $v:" in f.lines for f in functions) / len(functions)
+
+    assert share(0) == 0
+    assert share(1) == 1
+    assert 0.5 < share(0.6) < 0.7
+    with pytest.raises(ValueError, match="loops must lie between 0 and 1, got 2"):
+        Generator(0, "train", loops=2)
+
+
 def test_no_program_is_in_both_splits() -> None:
     train = {p.program for p in islice(Generator(0, "train"), 2000)}
     test = {p.program for p in islice(Generator(0, "test"), 300)}

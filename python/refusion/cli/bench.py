@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .options import BUNDLED
+from .options import BUNDLED, count
 
 PRESETS = ("tiny", "0.6b", "8b")
 
@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--acceptance", type=float, default=0.9, metavar="P", help="drawn by the decode suite (0.9)")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of torch and the kernels (default: all cores)"
+        "--threads", type=count, metavar="N", help="threads of torch and the kernels (default: all cores)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a roofline plot (PNG, needs matplotlib)")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .options import BUNDLED
+from .options import BUNDLED, count
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -18,16 +18,14 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--problems", type=int, default=200, metavar="N", help="held-out problems")
+    add("--problems", type=count, default=200, metavar="N", help="held-out problems")
     add("--checkpoints", type=Path, default=BUNDLED, metavar="DIR", help="holds code-refusion, code-ar and code-mdm")
     add("--json", type=Path, default=Path("compare.json"), metavar="FILE", help="figures for machines")
     add("--plot", type=Path, default=Path("compare.png"), metavar="FILE", help="picture (needs matplotlib)")
-    add("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
+    add("--threads", type=count, metavar="N", help="of torch (default: its own choice)")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.problems < 1:
-        raise ValueError(f"--problems must be at least 1, got {args.problems}")
     import torch
     from tqdm import tqdm  # type: ignore[import-untyped]
 

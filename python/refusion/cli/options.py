@@ -19,6 +19,14 @@ def checkpoint(text: str) -> Path:
     return BUNDLED / text if not path.exists() and (BUNDLED / text / "config.json").is_file() else path
 
 
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
 def bundled() -> list[str]:
     """Names of the checkpoints that come with the package."""
     return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))

@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .options import count
+
 
 def _settings(text: str) -> dict[str, Any]:
     value = json.loads(text)
@@ -67,7 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     machine.add_argument(
         "--fsdp", action="store_true", default=none, help="shard model and optimiser over the processes"
     )
-    machine.add_argument("--threads", type=int, default=none, metavar="N", help="of torch, each process")
+    machine.add_argument("--threads", type=count, default=none, metavar="N", help="of torch, each process")
     report = parser.add_argument_group("reports")
     for name in ("log-every", "save-every", "eval-every"):
         report.add_argument(f"--{name}", type=int, default=none, metavar="STEPS")

@@ -65,6 +65,5 @@ def summarise(answers: Sequence[Answered], right: Sequence[bool]) -> Summary:
 
 
 def _answered(tokenizer: Tokenizer, result: Result, seconds: float) -> Answered:
-    special = {i for i, token in tokenizer.core.get_added_tokens_decoder().items() if token.special}
-    written = sum(token not in special for token in result.tokens)
+    written = sum(token not in tokenizer.special_ids for token in result.tokens)
     return Answered(tokenizer.decode(result.tokens), written, result.stats.forwards, seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import save, write_atomically
+from ..checkpoint import save, write_training
 from ..model import Qwen3
 from .config import TrainConfig
 from .data import BatchOrder, Dataset, to_device, tokenise
@@ -25,8 +24,6 @@ from .objective import Draws, TokenBatch, TrainingBatch, loss_parts, make_object
 from .optimiser import Optimiser, schedule
 from .start import choose_precision, copy_tokenizer, load_model, load_tokenizer
 from .state import STATE, Average, check_settings, gather, read_state, scatter, write_state
-
-FACTS = "training.json"
 
 
 class LossModule(nn.Module):
@@ -269,8 +266,7 @@ class Trainer:
         """How the checkpoint came about, for whoever compares it with another."""
         config = self.config
         facts = {"objective": config.objective, "steps": self.step, "tokens": self.tokens, "seed": config.seed}
-        text = json.dumps(facts | {"optimizer": config.optimizer, "batch_size": config.batch_size}, indent=2) + "\n"
-        write_atomically(config.out / FACTS, lambda file: file.write_text(text, encoding="utf-8"))
+        write_training(config.out, facts | {"optimizer": config.optimizer, "batch_size": config.batch_size})
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["samples"] != len(self.data):

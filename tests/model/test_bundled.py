@@ -1,0 +1,74 @@
+"""The checkpoints that come with the package: whole, described, and able to do what their cards say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import refusion
+from refusion.checkpoint import read_recommended, read_training
+from refusion.decoding.config import ARConfig, DecodeConfig
+from refusion.evaluation.answers import decode_items
+from refusion.evaluation.checkers import make_checker
+from refusion.evaluation.items import read_items
+from refusion.tokenizer import Tokenizer
+
+BUNDLED = Path(refusion.__file__).parent / "checkpoints"
+NAMES = sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loads_and_is_described(name: str) -> None:
+    model, tokenizer = refusion.load(BUNDLED / name), Tokenizer.load(BUNDLED / name)
+    assert tokenizer.vocab_size <= model.config.vocab_size
+    assert model.config.mask_token_id not in tokenizer.encode("Write add(x, y): return their sum.\n")
+    DecodeConfig(**read_recommended(BUNDLED / name))
+    card = (BUNDLED / name / "README.md").read_text(encoding="utf-8")
+    assert card.startswith(f"# {name}\n")
+    for row in ("architecture", "objective", "data", "licence", "limits"):
+        assert f"| {row} |" in card
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    assert f"{millions:.2f} million parameters" in card
+
+
+@pytest.mark.parametrize("objective", ["refusion", "ar", "mdm"])
+def test_the_card_tells_the_training(objective: str) -> None:
+    facts = read_training(BUNDLED / f"code-{objective}")
+    assert facts["objective"] == objective
+    assert f"{facts['steps']:,} steps" in (BUNDLED / f"code-{objective}" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_code_models_share_tokens_and_template() -> None:
+    for file in ("tokenizer.json", "chat_template.jinja"):
+        assert (
+            len({(BUNDLED / f"code-{objective}" / file).read_bytes() for objective in ("refusion", "ar", "mdm")}) == 1
+        )
+    assert Tokenizer.load(BUNDLED / "code-refusion").chat([{"role": "user", "content": " Sort it. "}]) == "Sort it.\n"
+
+
+@pytest.mark.parametrize("objective", ["refusion", "ar"])
+def test_solves_held_out_problems(objective: str) -> None:
+    directory = BUNDLED / f"code-{objective}"
+    model, tokenizer = refusion.load(directory), Tokenizer.load(directory)
+    items = read_items(BUNDLED / "code-refusion" / "held-out.jsonl", 20)
+    settings = read_recommended(directory)
+    config = DecodeConfig(**settings) if objective == "refusion" else ARConfig(max_new_tokens=128)
+    answers = decode_items(model, tokenizer, items, config)
+    with make_checker("code", tokenizer) as right:
+        solved = sum(right(item, answer.text) for item, answer in zip(items, answers, strict=True))
+    assert solved >= 17
+    forwards, tokens = sum(a.forwards for a in answers), sum(a.tokens for a in answers)
+    assert (tokens > 8 * forwards) == (objective == "refusion")
+
+
+def test_recommended_settings_are_those_of_generate(capsys: pytest.CaptureFixture[str]) -> None:
+    from refusion.cli import main
+
+    query = "Write score(xs) for a list: sort it, then take the last 3, then return the sum."
+    assert main(["generate", query, "--json"]) == 0
+    code = json.loads(capsys.readouterr().out)["text"]
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    assert scope["score"]([5, 1, 4, 2]) == 11  # type: ignore[operator]
