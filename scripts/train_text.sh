@@ -6,8 +6,9 @@
 set -euo pipefail
 out=$1 wordnet=$2 steps=${3:-5000}
 mkdir -p "$out"
-[ -f "$out/train.jsonl" ] || python -m refusion.tasks.glosses --wordnet "$wordnet" --out "$out/train.jsonl" --tokenizer "$out/tokenizer.json"
-[ -f "$out/test.jsonl" ] || python -m refusion.tasks.glosses --wordnet "$wordnet" --split test --out "$out/test.jsonl"
+glosses() { python -m refusion.tasks.glosses --wordnet "$wordnet" "$@"; }
+[ -f "$out/train.jsonl" ] || glosses --out "$out/train.jsonl" --tokenizer "$out/tokenizer.json"
+[ -f "$out/test.jsonl" ] || glosses --split test --out "$out/test.jsonl"
 cat > "$out/model.json" <<'JSON'
 {"model_type": "qwen3", "vocab_size": 2048, "hidden_size": 160, "intermediate_size": 448, "num_hidden_layers": 4,
  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 40, "max_position_embeddings": 1024,

@@ -1,5 +1,5 @@
-// The CUDA device that the arrays of a call lie on. The tests have a twin of backend.cpp that takes CPU arrays to the same
-// kernels, run by the emulation.
+// The CUDA device that the arrays of a call lie on. The tests have a twin of backend.cpp that takes CPU arrays to the
+// same kernels, run by the emulation.
 #pragma once
 #include <stdexcept>
 #include <string>

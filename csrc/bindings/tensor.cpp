@@ -25,7 +25,8 @@ int known_count = 0;
 
 KnownType inspect(PyTypeObject* type) {
   const py::handle object(reinterpret_cast<PyObject*>(type));
-  KnownType known{type, nullptr, nullptr, py::hasattr(object, "requires_grad"), !std::strcmp(type->tp_name, "numpy.ndarray")};
+  const bool is_numpy = !std::strcmp(type->tp_name, "numpy.ndarray");
+  KnownType known{type, nullptr, nullptr, py::hasattr(object, "requires_grad"), is_numpy};
   const py::object capsule = py::getattr(object, "__dlpack_c_exchange_api__", py::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
     known.api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -137,8 +138,8 @@ void Tensor::load(py::handle object) {
 }
 
 // A tenth of the cost of a capsule, which counts for the small index arrays of a decode loop. False where the elements
-// have no format of the protocol (bfloat16) or lie askew: the capsule's exporter then has the say. The view is given back
-// at once, since the caller's argument keeps the array alive.
+// have no format of the protocol (bfloat16) or lie askew: the capsule's exporter then has the say. The view is given
+// back at once, since the caller's argument keeps the array alive.
 bool Tensor::load_buffer(py::handle object) {
   Py_buffer view;
   if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) {
@@ -153,7 +154,10 @@ bool Tensor::load_buffer(py::handle object) {
     data = static_cast<char*>(view.buf);
     dtype = {uint8_t(integer ? dlpack::code_int : dlpack::code_float), uint8_t(8 * view.itemsize), 1};
     rank = view.ndim;
-    for (int i = 0; i < std::min(rank, kMaxRank); ++i) shape[i] = view.shape[i], strides[i] = view.strides[i] / view.itemsize;
+    for (int i = 0; i < std::min(rank, kMaxRank); ++i) {
+      shape[i] = view.shape[i];
+      strides[i] = view.strides[i] / view.itemsize;
+    }
     if (view.readonly) read_only = "is read-only";
   }
   PyBuffer_Release(&view);

@@ -11,7 +11,7 @@ struct CompactRows {
   int64_t sequences, kv_heads, capacity, head_dim;
   int64_t layer_stride, plane_stride, sequence_stride, head_stride, row_stride;  // elements
   int64_t kept;                     // rows, of all sequences together
-  const int32_t* sources;           // [kept] kept rows; strictly increasing within a sequence, never below their destination
+  const int32_t* sources;           // [kept] kept rows; strictly increasing within a sequence, never below their target
   const int32_t* source_offsets;    // [sequences + 1] range of each sequence in `sources`
   const int32_t* destination;       // [sequences] row where the first kept row goes; the others follow
 };

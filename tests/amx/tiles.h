@@ -1,5 +1,6 @@
-// AMX tiles in plain C++, under the names of the intrinsics: what the tests put in front of the AMX source (-include) so
-// that it runs on a machine without AMX. Every instruction checks what the hardware would fault on or leave undefined.
+// AMX tiles in plain C++, under the names of the intrinsics: what the tests put in front of the AMX source (-include)
+// so that it runs on a machine without AMX. Every instruction checks what the hardware would fault on or leave
+// undefined.
 #pragma once
 #include <immintrin.h>
 
@@ -45,7 +46,8 @@ inline void load_configuration(const void* from) {
   std::memcpy(&c, from, sizeof c);
   require(c.palette == 1 && c.start_row == 0, "palette must be 1 and the start row 0");
   for (uint8_t x : c.reserved) require(x == 0, "reserved bytes must be 0");
-  for (int t = 0; t < 16; ++t) require(t < 8 ? c.rows[t] <= 16 && c.bytes[t] <= 64 : !c.rows[t] && !c.bytes[t], "shape");
+  for (int t = 0; t < 8; ++t) require(c.rows[t] <= 16 && c.bytes[t] <= 64, "shape");
+  for (int t = 8; t < 16; ++t) require(!c.rows[t] && !c.bytes[t], "shape");
   state = State{true, c, {}};
 }
 

@@ -36,13 +36,13 @@ class Run:
 ASCENDING = Run("plain", "ascending")
 RUNS = (
     ASCENDING,
+    Run("asan", "ascending"),  # the longest first
+    Run("race", "ascending"),
+    Run("race", "random", seed=4, preempt=100),
     Run("plain", "descending"),
     Run("plain", "random", seed=1),
     Run("plain", "random", seed=2),
     Run("plain", "random_by_warp", seed=3),
-    Run("asan", "ascending"),
-    Run("race", "ascending"),
-    Run("race", "random", seed=4, preempt=100),
 )
 
 

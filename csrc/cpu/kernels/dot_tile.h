@@ -63,8 +63,8 @@ inline void fold(const Floats* x, float* sums) {
 #endif
 }
 
-// Memory that a tile asks for while it computes, into the second-level cache: `step` bytes (64, 128 or 256) from `begin`
-// on at every step. Asked for evenly, the next part of a matrix comes from memory while this one is multiplied.
+// Memory that a tile asks for while it computes, into the second-level cache: `step` bytes (64, 128 or 256) from
+// `begin` on at every step. Asked for evenly, the next part of a matrix comes from memory while this one is multiplied.
 struct Ahead {
   const char* begin;
   int64_t step;

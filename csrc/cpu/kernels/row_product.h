@@ -27,8 +27,8 @@ void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_st
   if constexpr (kRows > 1) tile<kRows - 1>(rows, packed, packed_stride, ids, width, ahead, sums, sums_stride);
 }
 
-// sums[row * sums_stride + id] = packed row . matrix row, for `count` rows of the matrix, up to kGroup; sums are written
-// up to the next multiple of kTileIds. A sum does not depend on how many rows or ids are asked for.
+// sums[row * sums_stride + id] = packed row . matrix row, for `count` rows of the matrix, up to kGroup; sums are
+// written up to the next multiple of kTileIds. A sum does not depend on how many rows or ids are asked for.
 template <class T>
 void multiply_group(const PackedRows<T>& packed, const T* matrix, int64_t matrix_stride, int64_t width, int64_t count,
                     float* sums, int64_t sums_stride) {
