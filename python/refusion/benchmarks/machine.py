@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,10 @@ class Machine:
     """Bytes read plus bytes written per second, from and to memory."""
     matrix: dict[str, float]
     """Best matrix product of torch, by dtype."""
+
+    def matrix_peak(self, dtype: str) -> float:
+        """Of `dtype`, or of float32 where torch multiplies the narrow type slower."""
+        return max(self.matrix[dtype], self.matrix["float32"])
 
     def read_bandwidth(self, size: int) -> float:
         """Of memory of about this size: the smallest measured one that is not smaller."""
@@ -68,9 +73,14 @@ def _copy(size: int, seconds: float) -> float:
 
 
 def _matrix(dtype: torch.dtype, seconds: float) -> float:
-    size = 2048
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    return 2 * size**3 / interleave({"mm": lambda: a @ b}, seconds)["mm"].fastest
+    best = 0.0
+    for size in (256, 512, 1024, 2048):
+        a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+        fastest = interleave({"mm": partial(torch.mm, a, b)}, seconds / 2)["mm"].fastest
+        best = max(best, 2 * size**3 / fastest)
+        if fastest > seconds / 50:  # a type that torch multiplies in plain loops would take minutes at the next size
+            break
+    return best
 
 
 def _processor() -> str:

@@ -39,7 +39,7 @@ class Measured:
     def floor(self, machine: Machine) -> float:
         """Seconds that no implementation can beat: bytes at measured bandwidth, or FLOPs at torch's matrix peak."""
         bandwidth = machine.copy if self.written else machine.read_bandwidth(self.memory)
-        return max((self.read + self.written) / bandwidth, self.flops / machine.matrix[self.dtype])
+        return max((self.read + self.written) / bandwidth, self.flops / machine.matrix_peak(self.dtype))
 
     def as_dict(self, machine: Machine) -> dict[str, Any]:
         name, timing = self.fastest
