@@ -22,8 +22,8 @@ py::list compiled_isas() {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled kernels; the functions of refusion_ext wrap them.";
   m.attr("__version__") = REFUSION_VERSION;
-  py::register_exception<NoKernel>(m, "NoKernel", PyExc_NotImplementedError);
-  py::register_exception<CudaUnavailable>(m, "CudaUnavailableError", PyExc_RuntimeError);
+  py::register_local_exception<NoKernel>(m, "NoKernel", PyExc_NotImplementedError);
+  py::register_local_exception<CudaUnavailable>(m, "CudaUnavailableError", PyExc_RuntimeError);
   m.def("score_tokens", &score_tokens);
   m.def("score_hidden", &score_hidden);
   m.def("linear", &linear);

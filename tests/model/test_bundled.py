@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import refusion
 from refusion.checkpoint import read_recommended, read_training
+from refusion.cli import main
 from refusion.decoding.config import ARConfig, DecodeConfig
 from refusion.evaluation.answers import decode_items
 from refusion.evaluation.checkers import make_checker
@@ -63,12 +67,22 @@ def test_solves_held_out_problems(objective: str) -> None:
     assert (tokens > 8 * forwards) == (objective == "refusion")
 
 
-def test_recommended_settings_are_those_of_generate(capsys: pytest.CaptureFixture[str]) -> None:
-    from refusion.cli import main
+README = Path(__file__).parents[2] / "README.md"
+CALLS = {  # of the last function of an example: argument and result
+    "score": ([5, 1, 4, 2], 11),
+    "clean": ("ABCDEFGB", "aacdefgah"),
+    "convert": ({"a": 2, "b": 3, "c": 4}, 12),
+    "fold": ([1, 2, 3], 14),
+}
 
-    query = "Write score(xs) for a list: sort it, then take the last 3, then return the sum."
-    assert main(["generate", query, "--json"]) == 0
-    code = json.loads(capsys.readouterr().out)["text"]
-    scope: dict[str, object] = {}
-    exec(code, scope)
-    assert scope["score"]([5, 1, 4, 2]) == 11  # type: ignore[operator]
+
+def test_the_examples_of_the_readme_are_answered_rightly(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [shlex.split(c) for c in re.findall(r"refusion generate [\"'].*$", README.read_text(), re.MULTILINE)]
+    assert len(commands) >= len(CALLS)
+    for command in commands:
+        assert main([*command[1:], "--json"]) == 0
+        scope: dict[str, Any] = {}
+        exec(json.loads(capsys.readouterr().out)["text"], scope)
+        name = list(scope)[-1]
+        argument, result = CALLS[name]
+        assert scope[name](argument) == result
