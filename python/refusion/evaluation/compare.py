@@ -17,7 +17,6 @@ from .checkers import make_checker
 from .items import Item, read_items
 
 PROBLEMS = "held-out.jsonl"  # beside the weights of ReFusion
-MDM_BLOCK = 32
 SLOW_SHARE = 5  # masked diffusion decodes one problem in so many: it takes some 30 times as long as ReFusion
 
 
@@ -91,7 +90,8 @@ def _refusion(changes: dict[str, Any]) -> DecodeConfig:
 
 
 def _masked(threshold: float | None) -> MDMConfig:
-    return MDMConfig(max_new_tokens=CANVAS, block_size=MDM_BLOCK, threshold=threshold)
+    # The whole canvas is one block, as in training: written in smaller ones, the answers are worse.
+    return MDMConfig(max_new_tokens=CANVAS, threshold=threshold)
 
 
 def _describe(config: DecodeConfig) -> str:
