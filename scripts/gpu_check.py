@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "cuda"), str(ROOT / "scripts")]
 
 import gpu_benchmarks  # noqa: E402
+import runs  # noqa: E402
 
 # Under compute-sanitizer a kernel is ten to a hundred times slower: the large sizes are left out.
 SANITIZED = "not (long_prefixes or many_rows or real_vocabulary or thousands)"
@@ -71,7 +72,7 @@ def operations(emulated: bool, out: Path) -> str:
 
 def op_cases(backend: str, selection: str, prefix: tuple[str, ...] = (), **environment: str) -> str:
     """The op tests on one backend. Returns pytest's last line."""
-    command = [*prefix, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/ops", "-m", backend]
+    command = [*prefix, *runs.PYTEST, "tests/ops", "-m", backend]
     said = output_of([*command, "-k", selection], **environment)
     line = next((line for line in reversed(said.splitlines()) if " passed" in line), None)
     if line is None:

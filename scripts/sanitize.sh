@@ -17,5 +17,5 @@ cmake --install "$build/cmake" --component python --prefix "$build/package"
 preload=$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libstdc++.so)
 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
   LD_PRELOAD=$preload \
-  PYTHONPATH="$build/package:$PWD/python" python -m pytest -p no:cacheprovider tests/ops tests/bindings \
+  PYTHONPATH="$build/package:$PWD/python" pytest -p no:cacheprovider tests/ops tests/bindings \
   -m "not oracle and not emulated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ class Run:
         return settings
 
 
+# The script, not `python -m pytest`, which would put the checkout, where nothing is compiled, before what is installed.
+PYTEST = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "pytest"), "-p", "no:cacheprovider")
+
 ASCENDING = Run("plain", "ascending")
 RUNS = (
     ASCENDING,
@@ -56,7 +60,7 @@ def _runtimes() -> str:
 
 def start(run: Run, root: Path, *arguments: str, every: int = 1, log: Path) -> subprocess.Popen[bytes]:
     """pytest on the emulated backend, for the sources below `root`, in a process group of its own."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "emulated", "--rootdir", str(root)]
+    command = [*PYTEST, "-m", "emulated", "--rootdir", str(root)]
     settings = {**os.environ, **run.environment(), "EMULATION_EVERY": str(every), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as out:
         return subprocess.Popen(
