@@ -30,18 +30,19 @@ cat > "$out/model.json" <<'JSON'
 JSON
 loops=0.2
 [ -z "$from" ] || loops=0.6
-problems train.jsonl train 150000 "$seed" --loops "$loops"
-problems train_plain.jsonl train 150000 "$seed" --loops "$loops" --layout plain
+slots=train-$seed-$loops.jsonl plain=train-plain-$seed-$loops.jsonl
+problems "$slots" train 150000 "$seed" --loops "$loops"
+problems "$plain" train 150000 "$seed" --loops "$loops" --layout plain
 problems test.jsonl test 500 1
 
 for objective in "${objectives[@]}"; do
   case $objective in
-    refusion) data=train.jsonl multiple=32 ;;
-    mdm) data=train.jsonl multiple=128 ;;  # every forward of its decoder shows the whole canvas of 128
-    ar) data=train_plain.jsonl multiple=1 ;;
+    refusion) data=$slots multiple=32 ;;
+    mdm) data=$slots multiple=128 ;;  # every forward of its decoder shows the whole canvas of 128
+    ar) data=$plain multiple=1 ;;
     *) echo "no such objective: $objective" >&2; exit 2 ;;
   esac
-  run=$out/$objective-$seed
+  run=$out/$objective-$seed${from:+-continued}
   [ "$(cat "$run/done" 2>/dev/null)" = "$steps" ] && continue
   start=(--config "$out/model.json" --tokenizer "$out/tokenizer.json")
   [ -z "$from" ] || start=(--init "$from/code-$objective")
