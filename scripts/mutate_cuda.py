@@ -3,7 +3,8 @@
 
 `--planted`: one bug of each kind of scripts/planted_cuda_bugs.py; all must be caught.
 Otherwise: one-token mutants of the kernels (barriers, waits and masks removed, comparisons and indices changed), in the
-configurations one after another until one fails; prints the survivors, which docs/testing-cuda.md explains.
+configurations one after another until one fails; prints what became of each. docs/testing-cuda.md explains the
+survivors. Processes with different shares may run side by side.
 
 Usage: scripts/mutate_cuda.py [--planted [--all-runs]] [--files compact_rows.cu ...] [--share 1/4] [--seconds 1800]
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from planted_cuda_bugs import BUGS
 
 ROOT = Path(__file__).parents[1]
-TREE = ROOT / "build" / "mutants"
+TREE = ROOT / "build" / "mutants" / str(os.getpid())
 sys.path.insert(0, str(ROOT / "tests" / "cuda"))
 from runs import ASCENDING, Run, start  # noqa: E402
 
@@ -35,6 +36,8 @@ TRIED = (
     Run("asan", "ascending"),
     Run("plain", "random", seed=1),
 )
+THINNED = 5  # of many cases of a test, one in so many is tried
+HOSTILE = ("-m", "", "-k", "stay_inside", "tests/cuda/test_emulation.py")  # on indices that nobody has checked
 TIME_LIMIT = 240  # seconds: a kernel that never ends is caught as well
 # What a mutant of a file is tried on: a part of the cases of its op.
 TESTS = {
@@ -82,9 +85,8 @@ class Mutant:
 
 
 def mutants(files: list[str]) -> Iterator[Mutant]:
-    for path in sorted((ROOT / "csrc" / "cuda").glob("*.cu*")):
-        if path.name not in files:
-            continue
+    for name in files:
+        path = ROOT / "csrc" / "cuda" / name
         source = path.read_text()
         for rule, old, new in RULES:
             for match in re.finditer(old, source):
@@ -99,7 +101,6 @@ def mutants(files: list[str]) -> Iterator[Mutant]:
 
 def prepare_tree() -> None:
     """A copy of what is compiled and of the tests. Objects are shared: an unchanged source is not compiled again."""
-    shutil.rmtree(TREE, ignore_errors=True)
     TREE.mkdir(parents=True)
     for name in ("csrc", "tests"):
         shutil.copytree(ROOT / name, TREE / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -114,10 +115,10 @@ def tests_of(file: str) -> list[str]:
     return [f"tests/ops/{name}" for name in TESTS[stem]]
 
 
-def symptom(run: Run, file: str, every: int, tests: str = "") -> str | None:
-    """How the tests notice what the tree has, or None."""
+def symptom(run: Run, every: int, *arguments: str) -> str | None:
+    """How the tests that pytest's arguments choose notice what the tree has, or None."""
     log = TREE / "run.log"
-    process = start(run, TREE, "-x", "-k", tests, *tests_of(file), every=every, log=log)
+    process = start(run, TREE, "-x", *arguments, every=every, log=log)
     try:
         if (code := process.wait(TIME_LIMIT)) == 0:
             return None
@@ -164,7 +165,7 @@ def plant(all_runs: bool) -> int:
         found: list[str | None] = []
         for run in TRIED:
             if all_runs or not any(found):
-                found.append(symptom(run, bug.file, bug.every, bug.tests))
+                found.append(symptom(run, bug.every, "-k", bug.tests, *tests_of(bug.file)))
         path.write_text(original)
         missed += not any(found)
         cells = [f or "-" for f in found] + [""] * (len(TRIED) - len(found))
@@ -173,8 +174,19 @@ def plant(all_runs: bool) -> int:
     return 1 if missed else 0
 
 
+def noticed(file: str) -> str | None:
+    """What notices the mutant of a file: a part of the cases in each configuration, hostile indices, then all cases."""
+    tests = tests_of(file)
+    for run in TRIED:
+        if found := symptom(run, THINNED, *tests):
+            return found
+    if symptom(ASCENDING, 1, *HOSTILE):
+        return "hostile indices"
+    return symptom(ASCENDING, 1, *tests)
+
+
 def mutate(files: list[str], part: int, parts: int, seconds: float) -> int:
-    """Prints the mutants that no configuration notices, and what noticed the others."""
+    """Prints what notices each mutant, and sums."""
     begun = time.monotonic()
     counts: Counter[str] = Counter()
     by_rule: dict[str, Counter[str]] = defaultdict(Counter)
@@ -185,12 +197,11 @@ def mutate(files: list[str], part: int, parts: int, seconds: float) -> int:
         path = TREE / "csrc" / "cuda" / mutant.file
         original = path.read_text()
         path.write_text(mutant.source)
-        found = next((f for run in TRIED if (f := symptom(run, mutant.file, 5))), None)
+        found = noticed(mutant.file) or "survives"
         path.write_text(original)
-        counts[found or "survives"] += 1
-        by_rule[mutant.rule]["caught" if found else "survives"] += 1
-        if not found:
-            print(f"survives: {mutant.file}:{mutant.line} {mutant.rule}: {mutant.text}", flush=True)
+        counts[found] += 1
+        by_rule[mutant.rule]["survives" if found == "survives" else "caught"] += 1
+        print(f"{found}: {mutant.file}:{mutant.line} {mutant.rule}: {mutant.text}", flush=True)
     print(f"{sum(counts.values())} mutants: " + ", ".join(f"{n} {name}" for name, n in counts.most_common()))
     for rule, outcome in by_rule.items():
         print(f"  {rule}: {outcome['caught']} caught, {outcome['survives']} survive")
@@ -205,12 +216,15 @@ def main() -> int:
     parser.add_argument("--share", default="1/1", help="I/N: every N-th mutant, from the I-th")
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
-    prepare_tree()
-    if options.planted:
-        return plant(options.all_runs)
     names = sorted(p.name for p in (ROOT / "csrc" / "cuda").glob("*.cu*") if p.stem not in ("library", "portable"))
     part, _, parts = options.share.partition("/")
-    return mutate(options.files or names, int(part), int(parts), options.seconds)
+    prepare_tree()
+    try:
+        if options.planted:
+            return plant(options.all_runs)
+        return mutate(options.files or names, int(part), int(parts), options.seconds)
+    finally:
+        shutil.rmtree(TREE)
 
 
 if __name__ == "__main__":
