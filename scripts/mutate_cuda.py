@@ -112,7 +112,7 @@ def prepare_tree() -> None:
 
 def tests_of(file: str) -> list[str]:
     stem = next(stem for stem in sorted(TESTS, key=len, reverse=True) if file.startswith(stem))
-    return [f"tests/ops/{name}" for name in TESTS[stem]]
+    return ["--hypothesis-profile", "unshrunk", *(f"tests/ops/{name}" for name in TESTS[stem])]
 
 
 def symptom(run: Run, every: int, *arguments: str) -> str | None:
@@ -128,9 +128,9 @@ def symptom(run: Run, every: int, *arguments: str) -> str | None:
         return "does not end"
     text = log.read_text(errors="replace")
     for sign, meaning in (
-        ("error: ", "does not compile"),
         ("AddressSanitizer", "address sanitizer"),
         ("runtime error: ", "undefined-behaviour sanitizer"),
+        (" error: ", "does not compile"),
         ("data races", "race detector"),
         ("unwritten", "race detector: unwritten"),
         ("[emulation] signal", "fault"),
@@ -188,6 +188,9 @@ def noticed(file: str) -> str | None:
 def mutate(files: list[str], part: int, parts: int, seconds: float) -> int:
     """Prints what notices each mutant, and sums."""
     begun = time.monotonic()
+    for file in files:
+        if found := noticed(file):
+            raise SystemExit(f"the tests fail on {file} as it is: {found}")
     counts: Counter[str] = Counter()
     by_rule: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in list(mutants(files))[part - 1 :: parts]:

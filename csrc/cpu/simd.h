@@ -273,7 +273,13 @@ inline void with_type(DType dtype, Use use) {
   }
 }
 
-// 2^t for t in [-126, 127], relative error below 2e-7 and exact at integers: a power of two times a minimax polynomial.
+// 2^t for t in [-126, 127], relative error below 2e-7 and exact at integers: a power of two times a minimax
+// polynomial. Where kExp2TakesAll, it is right for any t below as well, minus infinity included, and NaN for NaN.
+#if defined(__AVX512F__)
+constexpr bool kExp2TakesAll = true;
+#else
+constexpr bool kExp2TakesAll = false;
+#endif
 inline Floats exp2(Floats t) {
 #if defined(__AVX512F__)
   const Floats r = _mm512_reduce_ps(t, 9);  // t - floor(t)

@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 import torch
 from backends import BACKENDS, compiled_module, missing
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # A busy machine is no failure; the backend is the same for every example.
 settings.register_profile(
     "ops", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+# Failures as they are found, for those who only ask whether there are any.
+settings.register_profile(
+    "unshrunk", settings.get_profile("ops"), phases=[Phase.explicit, Phase.generate], derandomize=True, database=None
 )
 settings.load_profile("ops")
 

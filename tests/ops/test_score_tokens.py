@@ -67,6 +67,29 @@ def test_maximum_that_keeps_moving(order: str) -> None:
     check(logits, refusion_ext.score_tokens(logits))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_token_and_probability_without_entropy_and_margin(dtype: torch.dtype) -> None:
+    """What is not asked for is not computed; the rest comes out as it does with it."""
+    logits = torch.randn(10, 9000)
+    logits[0, ::3], logits[1, ::2], logits[2], logits[3] = torch.nan, -torch.inf, -torch.inf, torch.nan
+    logits[4] = torch.linspace(-300, 300, 9000)  # the maximum moves in every block
+    logits[5], logits[5, 4000:6000:7] = torch.linspace(300, -300, 9000), torch.nan
+    logits[6, 8000], logits[7, 8999] = torch.inf, 40
+    logits[8], logits[8, 5001::2] = torch.linspace(-100, 100, 9000), torch.nan
+    logits[9] *= 1e4 if dtype == torch.float16 else 1e30
+    logits = gapped(logits.to(dtype))
+    choice = {"suppressed": torch.tensor([8999, 5], dtype=torch.int32)}
+    for chosen in ({}, choice):
+        everything = refusion_ext.score_tokens(logits, **chosen)
+        some = TokenScores(torch.empty(10, dtype=torch.int64), torch.empty(10), torch.empty(10), None, None)
+        refusion_ext.score_tokens(logits, **chosen, out=some)
+        assert torch.equal(some.token, everything.token)
+        torch.testing.assert_close(some.probability, everything.probability, rtol=1e-6, atol=1e-30)
+        torch.testing.assert_close(some.log_sum_exp, everything.log_sum_exp, rtol=3e-7, atol=3e-7)
+        if not chosen:
+            check(logits, everything)
+
+
 def test_rows_and_vocabulary_may_be_empty() -> None:
     assert refusion_ext.score_tokens(torch.zeros(0, 10)).token.shape == (0,)
     scores = refusion_ext.score_tokens(torch.zeros(2, 0))

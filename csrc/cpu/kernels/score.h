@@ -21,13 +21,20 @@ struct RowChoice {
   int64_t suppressed_count;
   float temperature;
   const int64_t* sample_key;
+  bool entropy, margin;  // whether they are wanted
 
-  RowChoice(const TokenChoice& choice, int64_t row)
+  template <class Op>  // ScoreTokens or ScoreHidden
+  RowChoice(const Op& op, int64_t row) : RowChoice(op.choice, op.scores, row) {}
+
+ private:
+  RowChoice(const TokenChoice& choice, const TokenScores& scores, int64_t row)
       : given(choice.given && choice.given[row] >= 0 ? choice.given[row] : -1),
         suppressed(choice.suppressed + (choice.suppressed_rows > 1 ? row * choice.suppressed_count : 0)),
         suppressed_count(choice.suppressed_count),
         temperature(choice.temperature),
-        sample_key(choice.temperature > 0 ? choice.sample_keys + 4 * row : nullptr) {}
+        sample_key(choice.temperature > 0 ? choice.sample_keys + 4 * row : nullptr),
+        entropy(scores.entropy),
+        margin(scores.margin) {}
 };
 
 // A token id with its logit; id -1: none yet.
@@ -40,19 +47,20 @@ struct Candidate {
 struct ScoreSums {
   float reference = -INFINITY;  // a logit near the greatest; -inf: nothing but -inf so far
   double sum = 0;               // of 2^t
-  double weighted = 0;          // of t * 2^t
+  double weighted = 0;          // of t * 2^t, for the entropy
 };
 
 struct ScoreState {
   ScoreSums sums;
   Candidate best;            // greatest logit that may be chosen, lowest id
-  float second = -INFINITY;  // second greatest; equals the greatest on a tie
+  float second = -INFINITY;  // second greatest, for the margin; equals the greatest on a tie
   Draw draw;
   float given_logit = -INFINITY;
 };
 
-// Adds n logits to the sums and returns the greatest.
-template <class T>
+// Adds n logits to the sums and returns the greatest. Without `kAll`, there is no weighted sum, and the sum is NaN where
+// a logit is.
+template <bool kAll, class T>
 inline float sum_block(const T* x, int64_t n, ScoreSums* sums) {
   constexpr int64_t kAhead = 4096 / int64_t(sizeof(T));  // the next blocks arrive while this one is worked on
   const Floats reference = broadcast(sums->reference), log2e = broadcast(float(kLog2e)), floor = broadcast(-126.0f);
@@ -60,10 +68,11 @@ inline float sum_block(const T* x, int64_t n, ScoreSums* sums) {
   Floats sum = broadcast(0.0f), sum_b = sum, weighted = sum, weighted_b = sum;
   auto add = [&](Floats v, Floats* top, Floats* total, Floats* moment) {
     *top = at_least(v, *top);
-    const Floats t = at_least((v - reference) * log2e, floor);
+    Floats t = (v - reference) * log2e;
+    if (kAll || !kExp2TakesAll) t = at_least(t, floor);
     const Floats e = exp2(t);
     *total = *total + e;
-    *moment = fma(e, t, *moment);
+    if (kAll) *moment = fma(e, t, *moment);
   };
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
@@ -75,7 +84,7 @@ inline float sum_block(const T* x, int64_t n, ScoreSums* sums) {
   for (; i + kLanes <= n; i += kLanes) add(load(x + i), &most, &sum, &weighted);
   if (i < n) add(load_part(x + i, n - i, -INFINITY), &most_b, &sum_b, &weighted_b);
   sums->sum += double(reduce_add(sum + sum_b));
-  sums->weighted += double(reduce_add(weighted + weighted_b));
+  if (kAll) sums->weighted += double(reduce_add(weighted + weighted_b));
   return reduce_max(at_least(most, most_b));
 }
 
@@ -141,25 +150,34 @@ inline void rank_block(const T* x, int64_t n, int64_t first_id, ScoreState* stat
 template <class T>
 inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice,
                             ScoreState* state) {
-  if (most > state->second) rank_block(x, n, first_id, state);
+  if (most > (choice.margin ? state->second : state->best.value)) rank_block(x, n, first_id, state);
   if (choice.sample_key && most > -INFINITY)
     sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->draw);
 }
 
 // Sums of the block into `sums`; returns its greatest logit.
 template <class T>
-inline float add_sums(const T* x, int64_t n, ScoreSums* sums) {
+inline float add_sums(const T* x, int64_t n, bool entropy, ScoreSums* sums) {
   // A maximum this far (in log2) above the reference would cost accuracy, and later overflow.
   constexpr float kTooHigh = 8;
   if (sums->reference == -INFINITY) sums->reference = max_block(x, n < kBlock / 8 ? n : kBlock / 8);
   if (sums->reference == -INFINITY) sums->reference = max_block(x, n);
   if (sums->reference == -INFINITY) return -INFINITY;
+  auto add = [&] {
+    const double sum = sums->sum;
+    if (!entropy) {
+      const float most = sum_block<false>(x, n, sums);
+      if (!std::isnan(sums->sum)) return most;
+      sums->sum = sum;
+    }
+    return sum_block<true>(x, n, sums);
+  };
   const ScoreSums before = *sums;
-  const float most = sum_block(x, n, sums);
+  const float most = add();
   if ((most - sums->reference) * float(kLog2e) > kTooHigh) {
     *sums = before;
     move_reference(sums, most);
-    sum_block(x, n, sums);
+    add();
   }
   return most;
 }
@@ -167,7 +185,7 @@ inline float add_sums(const T* x, int64_t n, ScoreSums* sums) {
 // Takes the logits of ids first_id .. first_id + n, n <= kBlock and first_id a multiple of 4.
 template <class T>
 inline void add_block(const T* x, int64_t n, int64_t first_id, const RowChoice& choice, ScoreState* state) {
-  const float most = add_sums(x, n, &state->sums);
+  const float most = add_sums(x, n, choice.entropy, &state->sums);
   auto inside = [&](int64_t id) { return id >= first_id && id < first_id + n; };
   if (inside(choice.given)) state->given_logit = to_float(x[choice.given - first_id]);
 

@@ -39,7 +39,7 @@ void score_task(const Panel<T>& panel, int64_t first_id, float* logits, ScoreSta
   for (int64_t row = 0; row < panel.rows.count; ++row) {
     const ScoreSums total = states[row].sums;
     states[row].sums = ScoreSums();
-    add_block(logits + row * kTask, count, first_id, RowChoice(panel.op.choice, panel.first_row + row), states + row);
+    add_block(logits + row * kTask, count, first_id, RowChoice(panel.op, panel.first_row + row), states + row);
     merge(&states[row].sums, total);
   }
 }
@@ -78,7 +78,7 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   }
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t thread = 1; thread < threads; ++thread) merge(states_of(0) + row, states_of(thread)[row]);
-    deliver(states_of(0)[row], RowChoice(op.choice, first_row + row), op.scores, first_row + row);
+    deliver(states_of(0)[row], RowChoice(op, first_row + row), op.scores, first_row + row);
   }
 }
 

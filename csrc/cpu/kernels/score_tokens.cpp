@@ -15,7 +15,7 @@ constexpr int64_t kMostPieces = 256;            // states on the stack of a call
 template <class T>
 void add_piece(const ScoreTokens& op, int64_t row, int64_t piece, ScoreState* state) {
   const T* x = static_cast<const T*>(op.logits) + row * op.row_stride;
-  const RowChoice choice(op.choice, row);
+  const RowChoice choice(op, row);
   const int64_t end = (piece + 1) * kPiece < op.vocab ? (piece + 1) * kPiece : op.vocab;
   for (int64_t id = piece * kPiece; id < end; id += kBlock)
     add_block(x + id, end - id < kBlock ? end - id : kBlock, id, choice, state);
@@ -31,7 +31,7 @@ void score_row(const ScoreTokens& op, int64_t row, int64_t pieces) {
     merge(&total, state.sums);
   }
   state.sums = total;
-  deliver(state, RowChoice(op.choice, row), op.scores, row);
+  deliver(state, RowChoice(op, row), op.scores, row);
 }
 
 template <class T>
@@ -49,7 +49,7 @@ void score_rows(const ScoreTokens& op) {
   for (int64_t row = 0; row < op.rows; ++row) {
     ScoreState state;
     for (int64_t piece = 0; piece < pieces; ++piece) merge(&state, states[row * pieces + piece]);
-    deliver(state, RowChoice(op.choice, row), op.scores, row);
+    deliver(state, RowChoice(op, row), op.scores, row);
   }
 }
 

@@ -320,7 +320,9 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> dict[str, Callabl
 
 
 def _scores_buffer(rows: int) -> refusion_ext.TokenScores:
-    return refusion_ext.TokenScores(torch.empty(rows, dtype=torch.int64), *torch.empty(4, rows))
+    """For what the alternatives find as well: neither entropy nor margin."""
+    probability, log_sum_exp = torch.empty(2, rows)
+    return refusion_ext.TokenScores(torch.empty(rows, dtype=torch.int64), probability, log_sum_exp, None, None)
 
 
 def _relative(ours: Tensor, same: Tensor, exact: Tensor) -> float:
