@@ -19,7 +19,7 @@ NOUNS = (
     + "00000400 06 n 01 insult 0 000 | an obscene term for a neighbour  \n"
     + f"00000500 06 n 01 bore 0 000 | {'long ' * 60}  \n"
 )
-VERBS = LICENCE + '00000500 38 v 01 walk 0 000 01 + 02 00 | use one\'s feet to advance; "Walk, don\'t run!"  \n'
+VERBS = LICENCE + "00000500 38 v 01 walk 0 000 01 + 02 00 | use one's feet to advance; \"Walk, don't run!\"  \n"
 COUNTS = """walk%2:38:00:: 1 212
 bore%1:06:00:: 1 50
 insult%1:06:00:: 1 40
@@ -52,7 +52,7 @@ def test_meanings_are_those_of_single_words_that_were_met(wordnet: Path) -> None
 def test_an_entry_has_the_first_example_with_the_word(wordnet: Path) -> None:
     entries = {item["query"]: item["response"] for item in items(read_meanings(wordnet), 10)}
     assert entries == {
-        "walk": 'use one\'s feet to advance; "Walk, don\'t run!"',  # the commoner of two meanings
+        "walk": "use one's feet to advance; \"Walk, don't run!\"",  # the commoner of two meanings
         "beacon": 'a tower with a light; "The beacon was lit"',
         "lighthouse": "a tower with a light",
     }

@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--wordnet", type=Path, default=Path("/usr/share/wordnet"), help=f"holds data.noun, data.verb and {COUNTS}"
     )
-    parser.add_argument("--words", type=int, default=5000, help="how many of the commonest words (default: %(default)s)")
+    parser.add_argument("--words", type=int, default=5000, help="the commonest so many (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="JSON Lines file of items")
     parser.add_argument("--tokenizer", type=Path, help="write a tokenizer.json trained on the items here")
     args = parser.parse_args(arguments)
