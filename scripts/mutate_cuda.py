@@ -130,6 +130,7 @@ def symptom(run: Run, every: int, *arguments: str) -> str | None:
     for sign, meaning in (
         ("AddressSanitizer", "address sanitizer"),
         ("runtime error: ", "undefined-behaviour sanitizer"),
+        ("Fatal Python error", "crash"),
         (" error: ", "does not compile"),
         ("data races", "race detector"),
         ("unwritten", "race detector: unwritten"),
@@ -140,7 +141,6 @@ def symptom(run: Run, every: int, *arguments: str) -> str | None:
         ("does not contain the calling lane", "mask"),
         ("cp.async", "cp.async"),
         ("dynamic shared memory", "shared memory"),
-        ("Fatal Python error", "crash"),
         ("AssertionError", "values"),
         ("E       assert", "values"),
     ):

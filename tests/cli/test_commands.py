@@ -119,6 +119,26 @@ def test_help_does_not_wait_for_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")]
+)
+def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
+    """On cores that another process uses as well, spinning ones make a decode twenty times as long."""
+    code = (
+        "import os, sys, refusion.cli\n"
+        "def command(args):\n"
+        "    assert 'torch' not in sys.modules\n"  # which reads the setting when it is loaded
+        "    print(os.environ.get('GOMP_SPINCOUNT'))\n"
+        "    return 0\n"
+        "import refusion.cli.info\n"
+        "refusion.cli.info.run = command\n"
+        "refusion.cli.main(['info'])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")} | given
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert out.stdout.strip() == expected
+
+
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", *BYTES, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

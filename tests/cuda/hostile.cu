@@ -15,12 +15,16 @@ std::mt19937 chance(1);
 
 int draw(int low, int high) { return std::uniform_int_distribution<int>(low, high)(chance); }
 
-// Mostly near the range of what is valid, sometimes anything.
+// Mostly in the range of what is valid or one off its end, sometimes anything.
 std::vector<int32_t> hostile(size_t count, int limit) {
   std::vector<int32_t> values(count);
   for (int32_t& value : values) {
     const int kind = draw(0, 5);
-    value = kind == 0 ? INT_MIN : kind == 1 ? INT_MAX : kind == 2 ? draw(INT_MIN, INT_MAX) : draw(-2, limit + 2);
+    value = kind == 0   ? INT_MIN
+            : kind == 1 ? INT_MAX
+            : kind == 2 ? draw(INT_MIN, INT_MAX)
+            : kind == 3 ? limit + draw(-1, 1)
+                        : draw(-2, limit + 2);
   }
   return values;
 }
@@ -131,11 +135,16 @@ void cache() {
     attend.out = out.data();
     run(attend);
   }
+}
 
+void moves() {
+  const int sequences = draw(1, 3), kv_heads = 2, capacity = draw(1, 600), dim = 16;
+  const CacheStrides strides{int64_t(kv_heads) * capacity * dim, int64_t(capacity) * dim, dim};
+  auto rows = floats(sequences * strides.sequence);
   const auto sources = hostile(draw(1, 200), capacity), destination = hostile(sequences, capacity);
   const auto source_offsets = hostile(sequences + 1, int(sources.size()));
   CompactRows compact{};
-  compact.cache = k.data();
+  compact.cache = rows.data();
   compact.element_size = 4;
   compact.layers = compact.planes = 1;
   compact.sequences = sequences;
@@ -173,6 +182,7 @@ void scores() {
 int main() {
   for (int turn = 0; turn < 60; ++turn) refusion::slots();
   for (int turn = 0; turn < 6; ++turn) refusion::cache();
+  for (int turn = 0; turn < 60; ++turn) refusion::moves();
   for (int turn = 0; turn < 12; ++turn) refusion::scores();
   printf("all inside\n");
 }

@@ -69,6 +69,34 @@ def test_acceptance_equals_the_oracle(
     assert bool((got.accepted >= torch.minimum(before + 1, lengths)).all())
 
 
+@pytest.mark.parametrize("slots", [31, 33, 700])  # a warp's, a block's turns
+@pytest.mark.parametrize("rule", reference.SLOT_RULES)
+def test_selection_among_many_slots(rule: str, slots: int) -> None:
+    slot_offsets, sequence_offsets = offsets_of([2] * (slots + 40)), offsets_of([40, slots])
+    values = torch.randint(0, 129, (2 * (slots + 40),)) / 128
+    for threshold in (0.25, 0.75, 1.0):
+        got = refusion_ext.select_slots(values, slot_offsets, sequence_offsets, threshold, rule=rule)
+        exact = reference.select_slots(values.double(), slot_offsets, sequence_offsets, threshold, rule=rule)
+        assert_equal(got[:2], exact[:2])
+
+
+@pytest.mark.parametrize("broken", [0, 5, 20, 31, 32, 40, 99, None])
+def test_the_run_of_many_slots_ends_at_the_first_that_is_not_whole(broken: int | None) -> None:
+    lengths = torch.randint(1, 4, (130,)).tolist()
+    if broken is not None:
+        lengths[30 + broken] = 3  # in the second sequence
+    slot_offsets, sequence_offsets = offsets_of(lengths), offsets_of([30, 100])
+    probability = torch.ones(int(slot_offsets[-1]))
+    if broken is not None:
+        probability[int(slot_offsets[30 + broken]) + 1] = 0  # a slot's first token is always accepted
+    token, before = torch.zeros(len(probability), dtype=torch.int64), torch.zeros(130, dtype=torch.int32)
+    arguments = (token, slot_offsets, before, sequence_offsets, 0.5)
+    got = refusion_ext.accept_tokens(probability, *arguments)
+    assert_equal(got, reference.accept_tokens(probability.double(), *arguments))
+    whole = 100 if broken is None else broken
+    assert got.run[1] == sum(lengths[30 : 30 + whole]) + (broken is not None)
+
+
 @pytest.mark.parametrize("rule", reference.SLOT_RULES)
 def test_nothing_above_the_threshold_chooses_the_first_best(rule: str) -> None:
     values = torch.tensor([0.5, 0.5, 0.75, 0.75, 0.75, 0.75])

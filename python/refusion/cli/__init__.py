@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     try:
         args = _parser().parse_args(argv)
+        _share_cores()
         code: int = importlib.import_module(COMMANDS[args.command]).run(args)
         sys.stdout.flush()
         return code
@@ -36,6 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         print(f"refusion: error: {error}", file=sys.stderr)
         return 1
+
+
+def _share_cores() -> None:
+    """Lets threads that wait for one another sleep after some microseconds; read when torch is loaded, later.
+
+    The default of OpenMP is to spin for milliseconds: where another process wants the cores, each of the hundred
+    waits of a forward then lasts as long as the scheduler's turn, and a decode twenty to fifty times as long.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def _parser() -> argparse.ArgumentParser:
