@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+if "OMP_WAIT_POLICY" not in os.environ:  # read when torch is loaded; on busy cores spinning threads take minutes
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
 import pytest
 import torch
 
