@@ -6,7 +6,7 @@ python examples/watch_slots.py "Write clean(xs) for a list: sort it, then take t
 import argparse
 
 import refusion
-from refusion.cli.options import DEFAULT_CHECKPOINT, checkpoint
+from refusion.cli.options import BUNDLED, checkpoint
 
 PROMPT = (
     "Define fold(values), which takes a list: keep only the numbers that are even; add up the numbers that are above "
@@ -17,7 +17,7 @@ PROMPT = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt", nargs="?", default=PROMPT)
-    parser.add_argument("--model", type=checkpoint, default=DEFAULT_CHECKPOINT, metavar="DIR")
+    parser.add_argument("--model", type=checkpoint, default=BUNDLED / "code-refusion", metavar="DIR")
     parser.add_argument("--length", type=int, default=64, metavar="N", help="tokens of the answer (64)")
     parser.add_argument("--slot-threshold", type=float, default=0.9, metavar="P", help="of a slot to be written (0.9)")
     args = parser.parse_args()

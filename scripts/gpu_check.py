@@ -93,18 +93,23 @@ def decodes(emulated: bool) -> str:
     """The bundled checkpoint in float32: the same tokens from the CPU kernels and from the CUDA kernels."""
     import refusion
     import refusion_ext
-    from refusion.cli.options import DEFAULT_CHECKPOINT
+    from refusion.cli.options import BUNDLED
     from refusion.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.load(DEFAULT_CHECKPOINT)
-    texts = ("def to_json(self, path):\n", "import os\n", "class Node:\n    def __init__(self")
+    checkpoint = BUNDLED / "code-refusion"
+    tokenizer = Tokenizer.load(checkpoint)
+    texts = (
+        "Write score(xs) for a list: sort it, then take the last 3, then return the sum.",
+        "Write tidy(n) for a number: square it, then return it.",
+        "Create a function convert(data). Given a dict, keep only the values that are even; return the total.",
+    )
     prompts = [tokenizer.prompt(text) for text in texts]
     length = 16 if emulated else 256
     configs = [
         refusion.DecodeConfig(max_new_tokens=length, lookahead=lookahead, temperature=temperature)
         for lookahead, temperature in (("off", 0.0), ("on", 0.0), ("off", 0.7))[: 1 if emulated else 3]
     ]
-    model = refusion.load(DEFAULT_CHECKPOINT, dtype="float32")
+    model = refusion.load(checkpoint, dtype="float32")
     expected = [[r.tokens for r in refusion.generate(model, prompts, config)] for config in configs]
     if emulated:
         import backends
@@ -117,7 +122,7 @@ def decodes(emulated: bool) -> str:
             refusion_ext.ops._C = kept
     else:
         torch.backends.cuda.matmul.allow_tf32 = False
-        there = refusion.load(DEFAULT_CHECKPOINT, device="cuda", dtype="float32")
+        there = refusion.load(checkpoint, device="cuda", dtype="float32")
         got = [[r.tokens for r in refusion.generate(there, prompts, config)] for config in configs]
     different = sum(a != b for xs, ys in zip(expected, got, strict=True) for a, b in zip(xs, ys, strict=True))
     count = len(configs) * len(prompts)

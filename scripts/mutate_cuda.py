@@ -44,7 +44,7 @@ TESTS = {
     "accept_tokens": ["test_slots.py"],
     "attend": ["test_attend.py"],
     "compact_rows": ["test_compact_rows.py"],
-    "ranges": ["test_rope_append.py"],
+    "ranges": ["test_rope_append.py", "test_compact_rows.py", "test_slots.py"],
     "rope_append": ["test_rope_append.py"],
     "score_hidden": ["test_score_hidden.py"],
     "score_merge": ["test_score_tokens.py"],

@@ -5,7 +5,7 @@
 # WORDNET holds data.noun, data.verb and cntlist.rev of WordNet 3.0: /usr/share/wordnet after
 # `apt install wordnet-base`.
 set -euo pipefail
-out=$1 wordnet=$2 steps=${3:-12000}
+out=$1 wordnet=$2 steps=${3:-10000}
 mkdir -p "$out/tokenizer"
 [ -f "$out/train.jsonl" ] || python -m refusion.tasks.dictionary --wordnet "$wordnet" --out "$out/train.jsonl" \
   --tokenizer "$out/tokenizer/tokenizer.json"

@@ -67,22 +67,46 @@ def test_solves_held_out_problems(objective: str) -> None:
     assert (tokens > 8 * forwards) == (objective == "refusion")
 
 
+def test_the_dictionary_knows_its_words() -> None:
+    directory = BUNDLED / "dictionary"
+    model, tokenizer = refusion.load(directory), Tokenizer.load(directory)
+    items = read_items(directory / "words.jsonl")[::100]
+    answers = decode_items(model, tokenizer, items, DecodeConfig(**read_recommended(directory)))
+    with make_checker("exact", tokenizer) as right:
+        known = sum(right(item, answer.text) for item, answer in zip(items, answers, strict=True))
+    assert len(items) == 50
+    assert known >= 40
+    assert sum(a.tokens for a in answers) > 2 * sum(a.forwards for a in answers)
+
+
 README = Path(__file__).parents[2] / "README.md"
 CALLS = {  # of the last function of an example: argument and result
-    "score": ([5, 1, 4, 2], 11),
     "clean": ("ABCDEFGB", "aacdefgah"),
     "convert": ({"a": 2, "b": 3, "c": 4}, 12),
     "fold": ([1, 2, 3], 14),
 }
 
 
-def test_the_examples_of_the_readme_are_answered_rightly(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = [shlex.split(c) for c in re.findall(r"refusion generate [\"'].*$", README.read_text(), re.MULTILINE)]
-    assert len(commands) >= len(CALLS)
-    for command in commands:
-        assert main([*command[1:], "--json"]) == 0
+def _answer(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
+    assert main([*command[1:], "--json"]) == 0
+    text: str = json.loads(capsys.readouterr().out)["text"]
+    return text
+
+
+def test_the_code_examples_of_the_readme_are_answered_rightly(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"refusion generate --model code-refusion .*$", README.read_text(), re.MULTILINE)
+    assert len(examples) >= len(CALLS)
+    for example in examples:
         scope: dict[str, Any] = {}
-        exec(json.loads(capsys.readouterr().out)["text"], scope)
+        exec(_answer(capsys, shlex.split(example)), scope)
         name = list(scope)[-1]
         argument, result = CALLS[name]
         assert scope[name](argument) == result
+
+
+def test_the_words_of_the_readme_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"refusion generate [a-z]+$", README.read_text(), re.MULTILINE)
+    assert len(examples) >= 2
+    entries = {item.query: item.response for item in read_items(BUNDLED / "dictionary" / "words.jsonl")}
+    for example in examples:
+        assert _answer(capsys, example.split()).strip() == entries[example.split()[-1]]

@@ -66,6 +66,21 @@ def test_choices_are_those_of_score_tokens(dtype: torch.dtype) -> None:
         check(hidden, weight, refusion_ext.score_hidden(hidden, weight, **choice), **choice)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_suppressed_ids_of_many_rows_and_at_the_edges_of_tiles(dtype: torch.dtype) -> None:
+    rows, multiples = 130, torch.arange(0, 600, 64, dtype=torch.int32)
+    best = multiples[torch.arange(rows) % len(multiples)]
+    weight = torch.randn(600, rows).clamp(-1, 1)  # with the unit matrix: the logits of row r in column r
+    weight[best.long(), torch.arange(rows)] = 5
+    hidden, weight = torch.eye(rows).to(dtype), weight.to(dtype)
+    others = torch.stack([multiples[multiples != b] for b in best])
+    for suppressed in (multiples, others):
+        choice = {"suppressed": suppressed}
+        scores = refusion_ext.score_hidden(hidden, weight, **choice)
+        check(hidden, weight, scores, **choice)
+        assert torch.equal(scores.token.int(), best) == (suppressed is others)
+
+
 def test_lowest_id_wins_ties_across_tasks_and_threads() -> None:
     weight = torch.randn(20_000, 16).clamp(-1, 1)
     hidden = torch.ones(3, 16)

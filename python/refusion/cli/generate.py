@@ -21,7 +21,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "generate",
         help="complete a prompt",
         description="Completes a prompt: text to standard output as it becomes final, statistics to standard error.",
-        epilog='Example: refusion generate "Write score(xs) for a list: sort it, then return the sum."',
+        epilog="Examples: refusion generate harbor; "
+        "refusion generate --model code-refusion 'Write score(xs) for a list: sort it, then return the sum.'",
     )
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; '-' or nothing: read standard input")

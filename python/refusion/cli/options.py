@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..decoding.config import SamplingConfig
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints"
-DEFAULT_CHECKPOINT = BUNDLED / "code-refusion"
+DEFAULT_CHECKPOINT = BUNDLED / "dictionary"
 
 
 def checkpoint(text: str) -> Path:
