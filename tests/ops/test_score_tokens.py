@@ -149,6 +149,18 @@ def test_suppressed_ids_stay_in_the_normaliser(dtype: torch.dtype) -> None:
     assert plain.probability.tolist() == hidden.probability.tolist()
 
 
+def test_suppressed_ids_at_the_edges_of_parts() -> None:
+    edges = [0, 16383, 16384, 32767, 32768]
+    logits = torch.randn(2, 33_000).clamp(max=3)
+    logits[:, edges] = torch.tensor([9.0, 8, 7, 6, 5])
+    for count in range(len(edges) + 1):
+        suppressed = torch.tensor(edges[:count], dtype=torch.int32)
+        scores = refusion_ext.score_tokens(logits, suppressed=suppressed)
+        check(logits, scores, suppressed=suppressed)
+        if count < len(edges):
+            assert scores.token.tolist() == [edges[count]] * 2
+
+
 def test_nothing_left_to_choose() -> None:
     logits = torch.randn(2, 6)
     everything = torch.arange(6, dtype=torch.int32)
