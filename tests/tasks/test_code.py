@@ -10,10 +10,11 @@ import pytest
 import tokenizers
 
 from refusion.sandbox import Sandbox, read_tests
+from refusion.tasks.bpe import EOS, MASK
 from refusion.tasks.checks import make_tests, mutants
 from refusion.tasks.code import items, main, write_tokenizer
 from refusion.tasks.generator import Function, Generator, Problem
-from refusion.tasks.layout import EOS, FILL, MASK, PIECE, SLOT, fill_slots
+from refusion.tasks.layout import FILL, PIECE, SLOT, fill_slots
 
 
 @pytest.fixture(scope="module")

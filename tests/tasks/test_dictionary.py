@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from refusion.tasks.dictionary import EOS, MASK, PAD, Meaning, build_tokenizer, items, main, read_meanings
+from refusion.tasks.bpe import EOS, MASK, PAD, train_bpe
+from refusion.tasks.dictionary import Meaning, items, main, read_meanings
 
 LICENCE = "  1 This software and database is being provided under a licence  \n"
 NOUNS = (
@@ -60,7 +61,7 @@ def test_an_entry_has_the_first_example_with_the_word(wordnet: Path) -> None:
 
 
 def test_the_tokenizer_takes_any_text() -> None:
-    core = build_tokenizer(["a tower with a light"] * 3)
+    core = train_bpe(["a tower with a light"] * 3, 300)
     assert [core.token_to_id(token) for token in (MASK, EOS, PAD)] == [0, 1, 2]
     for text in ("a tower", "Žižek, 塔"):
         assert core.decode(core.encode(text).ids) == text

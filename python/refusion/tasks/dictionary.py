@@ -16,10 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from .bpe import train_bpe
 
-MASK, EOS, PAD = "<mask>", "<eos>", "<pad>"
 KINDS = {"noun": 1, "verb": 2}  # the number of a kind in WordNet's sense keys
 COUNTS = "cntlist.rev"
 LONGEST = 160  # characters of an entry
@@ -83,21 +81,6 @@ def items(meanings: Iterable[Meaning], words: int) -> list[dict[str, str]]:
     return [{"query": m.word, "response": m.entry} for m in list(commonest.values())[:words]]
 
 
-def build_tokenizer(texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """A byte-level BPE: any text is encodable."""
-    core = tokenizers.Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[MASK, EOS, PAD],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(texts, trainer)
-    return core
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m refusion.tasks.dictionary", description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -112,7 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if args.tokenizer:
-        build_tokenizer(item[part] for item in chosen for part in ("query", "response")).save(str(args.tokenizer))
+        texts = (item[part] for item in chosen for part in ("query", "response"))
+        train_bpe(texts, VOCABULARY).save(str(args.tokenizer))
     if args.out:
         args.out.write_text("".join(json.dumps(item) + "\n" for item in chosen), encoding="utf-8")
     return 0

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from .bpe import train_bpe
 
 SLOT = 8
-MASK, EOS, PAD, FILL = "<mask>", "<eos>", "<pad>", "<fill>"
+FILL = "<fill>"
 PHRASES = (
     *(" = [x", " = [-x", " = [abs(x)", " = [min(x,", " = [max(x,", " = [", ") for x in", " for x in", " for c in"),
     *(" = {k: x", " = {k: -x", " = {k: abs(x)", " = {k: min(x,", " = {k: max(x,", " {x: k", " = {**"),
@@ -80,23 +81,8 @@ PIECE = re.compile(
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> tokenizers.Tokenizer:
-    """A byte-level BPE in which every frequent piece of the texts is one token; any other text is still encodable."""
-    core = tokenizers.Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(PIECE.pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[MASK, EOS, PAD, FILL],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(texts, trainer)
-    return core
+    """A byte-level BPE in which every frequent piece of the texts is one token."""
+    return train_bpe(texts, vocab_size, more_tokens=[FILL], pieces=PIECE.pattern)
 
 
 def fill_slots(code: str, slot: int = SLOT) -> str:
