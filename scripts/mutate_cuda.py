@@ -110,7 +110,8 @@ def prepare_tree() -> None:
     (TREE / "build" / "emulation").symlink_to(ROOT / "build" / "emulation")
 
 
-def tests_of(file: str) -> list[str]:
+def test_arguments(file: str) -> list[str]:
+    """For pytest: the op tests that see the file, failures unshrunk."""
     stem = next(stem for stem in sorted(TESTS, key=len, reverse=True) if file.startswith(stem))
     return ["--hypothesis-profile", "unshrunk", *(f"tests/ops/{name}" for name in TESTS[stem])]
 
@@ -165,7 +166,7 @@ def plant(all_runs: bool) -> int:
         found: list[str | None] = []
         for run in TRIED:
             if all_runs or not any(found):
-                found.append(symptom(run, bug.every, "-k", bug.tests, *tests_of(bug.file)))
+                found.append(symptom(run, bug.every, "-k", bug.tests, *test_arguments(bug.file)))
         path.write_text(original)
         missed += not any(found)
         cells = [f or "-" for f in found] + [""] * (len(TRIED) - len(found))
@@ -176,7 +177,7 @@ def plant(all_runs: bool) -> int:
 
 def noticed(file: str) -> str | None:
     """What notices the mutant of a file: a part of the cases in each configuration, hostile indices, then all cases."""
-    tests = tests_of(file)
+    tests = test_arguments(file)
     for run in TRIED:
         if found := symptom(run, THINNED, *tests):
             return found
