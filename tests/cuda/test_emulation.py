@@ -8,6 +8,8 @@ import subprocess
 import builds
 import pytest
 
+ASAN = {"ASAN_OPTIONS": "detect_leaks=0"}
+
 pytestmark = pytest.mark.skipif(not builds.available(), reason="needs the sources, g++ and x86-64")
 
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.skipif(not builds.available(), reason="needs the source
     [
         *(("plain", {"EMULATION_SCHEDULE": s}) for s in ("ascending", "descending", "random_by_warp")),
         *(("plain", {"EMULATION_SCHEDULE": "random", "EMULATION_SEED": str(s)}) for s in (1, 2)),
-        ("asan", {"ASAN_OPTIONS": "detect_leaks=0"}),
+        ("asan", ASAN),
         *(("race", {"EMULATION_SCHEDULE": s}) for s in ("ascending", "descending")),
         ("race", {"EMULATION_SCHEDULE": "random", "EMULATION_PREEMPT": "5"}),
     ],
@@ -30,10 +32,17 @@ def test_selftest(mode: str, settings: dict[str, str]) -> None:
     assert "all passed" in done.stdout
 
 
+def test_the_sanitizer_sees_atomics() -> None:
+    settings = {**os.environ, **ASAN}
+    done = subprocess.run([builds.selftest("asan"), "asan"], env=settings, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
+    assert "atomic_behind_an_array" in done.stderr
+
+
 def test_kernels_stay_inside_their_arrays_whatever_the_indices() -> None:
     """On a device nobody reads offsets, rows and windows before the kernels do. The sanitizer ends the program."""
-    settings = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run([builds.hostile("asan")], env=settings, capture_output=True, text=True)
+    done = subprocess.run([builds.hostile("asan")], env={**os.environ, **ASAN}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all inside" in done.stdout
 

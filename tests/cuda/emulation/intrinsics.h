@@ -7,7 +7,6 @@
 #define blockDim (emulation::block_size)
 #define gridDim (emulation::grid_size)
 #define EMULATION_SITE emulation::Site site = {__builtin_FILE(), __builtin_LINE()}
-#define EMULATION_UNCHECKED __attribute__((noinline, no_sanitize("address", "thread", "undefined")))
 
 // Shared memory: every array is a heap block of exactly its size, new and filled with 0xff (NaN) in every block.
 #define SHARED_ARRAY(T, name, ...)   \
@@ -59,9 +58,9 @@ inline uint64_t vote(Op op, unsigned mask, uint64_t value, bool is_signed, Site 
 }
 
 // Relaxed: an atomic orders no other memory. `change` takes its operands by value, so that nothing in between is an
-// access at which another thread could go on.
+// access at which another thread could go on: the race build notes one access, the address sanitizer checks both.
 template <class T, class Change>
-EMULATION_UNCHECKED T atomic(T* address, T value, Change change) {
+__attribute__((noinline, no_sanitize("thread"))) T atomic(T* address, T value, Change change) {
   note_access(address, sizeof(T), true, true);
   const T old = *static_cast<volatile T*>(address);
   *static_cast<volatile T*>(address) = change(old, value);

@@ -116,6 +116,12 @@ __global__ void histogram(int* out) {
     out[threadIdx.x % 4] += 1;
 }
 
+__global__ void atomic_behind_an_array(int* out) {
+  SHARED_ARRAY(int, word, [32]);
+  atomicAdd(&word[threadIdx.x + 1], 1);
+  out[threadIdx.x] = 0;
+}
+
 template <int Fault>
 __global__ void diverging(int* out) {
   if (threadIdx.x < 32) {
@@ -289,13 +295,14 @@ static void check_pipeline() {
   }
 }
 
-int main(int count, char**) {
+int main(int count, char** arguments) {
   expect("operations", "", check_operations);
   expect("product, bfloat16", "", check_product<__nv_bfloat16>);
   expect("product, half", "", check_product<__half>);
   expect("pipeline of copies", "", check_pipeline<0>);
 #ifdef REFUSION_CUDA_EMULATION
-  const bool race = count > 1;  // built for the race detector
+  const std::string build = count > 1 ? arguments[1] : "plain";
+  const bool race = build == "race";
   const char* found = race ? "data races" : "";
   const char* unseen = race ? "unwritten" : "";
   std::vector<int> words(4096, 0), more(64, 0);
@@ -336,8 +343,9 @@ int main(int count, char**) {
     });
   }
   expect("block too large", "invalid launch", run(histogram<true>, 2, 1025));
+  if (build == "asan") run(atomic_behind_an_array, 1, 32)();  // the sanitizer ends the program
 #else
-  (void)count;
+  (void)count, (void)arguments;
 #endif
   printf(failed ? "%d failed\n" : "all passed\n", failed);
   return failed != 0;
