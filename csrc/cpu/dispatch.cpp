@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "amx/ops.h"
 #include "kernels.h"
 
 #if REFUSION_X86
@@ -25,12 +26,6 @@ namespace avx512 {
 const Kernels& table();
 }
 #endif
-#if REFUSION_AMX
-namespace amx {
-void attend(const Attend&);
-}
-#endif
-
 namespace {
 
 constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "amx"};
@@ -97,6 +92,8 @@ Kernels choose() {
       Kernels kernels = avx512::table();
       kernels.isa = Isa::amx;
       kernels.attend = amx::attend;
+      kernels.linear = amx::linear;
+      kernels.score_hidden = amx::score_hidden;
       return kernels;
     }
 #endif

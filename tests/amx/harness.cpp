@@ -1,13 +1,11 @@
-// The AMX kernel with emulated tiles behind C functions.
-#include "refusion/attend.h"
+// The AMX kernels with emulated tiles behind C functions.
+#include "cpu/amx/ops.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-namespace refusion::cpu::amx {
-void attend(const Attend& op);
-}
-
 EXPORT void attend(const refusion::Attend* op) { refusion::cpu::amx::attend(*op); }
+EXPORT void linear(const refusion::Linear* op) { refusion::cpu::amx::linear(*op); }
+EXPORT void score_hidden(const refusion::ScoreHidden* op) { refusion::cpu::amx::score_hidden(*op); }
 
 EXPORT long products() { return tiles::products; }
 

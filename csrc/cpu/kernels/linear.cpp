@@ -1,81 +1,10 @@
-// A product with few rows reads its matrix once; what stands around it (norm, bias, residual) costs no pass of its own.
-// Working memory: the rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, 16 KiB of sums.
-#include <omp.h>
-
-#include "cpu/scratch.h"
-#include "lanes.h"
+#include "linear_run.h"
 #include "ops.h"
-#include "row_product.h"
 
 namespace refusion::cpu::REFUSION_ISA {
-namespace {
-
-constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
-
-template <class T>
-void pack_normed(const T* row, const T* norm, float epsilon, int64_t width, typename Product<T>::Packed* to) {
-  const Floats scale = broadcast(inverse_root_mean_square(row, width, epsilon));
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const int64_t lanes = lanes_at(i, width);
-    store(to + i, load_lanes(row + i, lanes) * scale * load_lanes(norm + i, lanes));
-  }
-}
-
-template <class T>
-void pack(const Linear& op, int64_t row, typename Product<T>::Packed* to) {
-  using Packed = typename Product<T>::Packed;
-  const int64_t stride = PackedRows<T>::stride_of(op.width);
-  const T* x = static_cast<const T*>(op.x) + row * op.x_stride;
-  if (!op.norm) return pack_row(x, op.width, to);
-  std::memset(static_cast<void*>(to + op.width), 0, size_t(stride - op.width) * sizeof(Packed));
-  pack_normed(x, static_cast<const T*>(op.norm), op.norm_epsilon, op.width, to);
-}
-
-// Sums of some outputs of a row, with bias and residual, rounded once.
-template <class T>
-void deliver_row(const Linear& op, const float* sums, int64_t row, int64_t first, int64_t count) {
-  const T* bias = static_cast<const T*>(op.bias);
-  const T* residual = static_cast<const T*>(op.residual);
-  T* out = static_cast<T*>(op.out) + row * op.outputs + first;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t lanes = lanes_at(i, count);
-    Floats sum = load_lanes(sums + i, lanes);
-    if (bias) sum = sum + load_lanes(bias + first + i, lanes);
-    if (residual) sum = sum + load_lanes(residual + row * op.residual_stride + first + i, lanes);
-    store_lanes(out + i, sum, lanes);
-  }
-}
-
-template <class T>
-void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
-  using Packed = typename Product<T>::Packed;
-  const int64_t groups = (op.outputs + kGroup - 1) / kGroup;
-  const bool parallel = groups > 1 && rows * op.outputs * op.width > kParallelProducts;
-  // Always the full team: another team size would make the runtime end threads that torch needs again.
-  const int64_t threads = parallel ? omp_get_max_threads() : 1;
-  const int64_t stride = PackedRows<T>::stride_of(op.width), sums = rows * kGroup;
-  float* const memory = static_cast<float*>(
-      scratch(size_t(threads * sums) * sizeof(float) + size_t(rows * stride) * sizeof(Packed)));
-  Packed* const packed = reinterpret_cast<Packed*>(memory + threads * sums);
-  for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, packed + row * stride);
-  const PackedRows<T> panel{packed, rows, stride};
-#pragma omp parallel for schedule(dynamic) if (parallel)
-  for (int64_t group = 0; group < groups; ++group) {
-    float* const mine = memory + omp_get_thread_num() * sums;
-    const int64_t first = group * kGroup, count = op.outputs - first < kGroup ? op.outputs - first : kGroup;
-    const T* weight = static_cast<const T*>(op.weight) + first * op.weight_stride;
-    multiply_group(panel, weight, op.weight_stride, op.width, count, mine, kGroup);
-    for (int64_t row = 0; row < rows; ++row) deliver_row<T>(op, mine + row * kGroup, first_row + row, first, count);
-  }
-}
-
-}  // namespace
 
 void linear(const Linear& op) {
-  with_type(op.dtype, [&](auto element) {
-    for (int64_t row = 0; row < op.rows; row += kPanel)
-      multiply_panel<decltype(element)>(op, row, op.rows - row < kPanel ? op.rows - row : kPanel);
-  });
+  with_type(op.dtype, [&](auto element) { run_linear<PackedRows<decltype(element)>>(op); });
 }
 
 }  // namespace refusion::cpu::REFUSION_ISA

@@ -1,5 +1,4 @@
-// attend's products of bfloat16 blocks in AMX tiles: sixteen rows of 64 bytes each, 16 x 16 x 32 multiply-adds in one
-// instruction.
+// attend's products of bfloat16 blocks in AMX tiles.
 //
 // Scores S^T = K Q^T take keys straight from the cache: sixteen rows of it, 32 dimensions wide, are a left operand as
 // they lie. Queries in pairs of dimensions and weights in pairs of keys are right operands as the vector kernels have
@@ -7,6 +6,7 @@
 // a block for all queries.
 #pragma once
 #include "cpu/kernels/attend_operands.h"
+#include "tiles.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
@@ -15,18 +15,7 @@ struct Tiles {
   using Element = Pairs::Element;
   static constexpr int kWidth = 2;
 
-  // All eight tiles in full size, for as long as a task computes.
-  struct Setup {
-    Setup() {
-      struct alignas(64) {
-        uint8_t palette = 1, start_row = 0, reserved[14] = {};
-        uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-      } configuration;
-      _tile_loadconfig(&configuration);
-    }
-    ~Setup() { _tile_release(); }
-  };
+  using Setup = TileShapes;
 };
 
 constexpr int64_t kTileKeys = 32;                      // keys of one product with values
