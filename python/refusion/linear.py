@@ -8,11 +8,9 @@ from torch import Tensor
 
 import refusion_ext
 
-# Up to so many tokens the compiled op is faster than torch's product (docs/benchmarks.md), except on a small float32
-# weight, which torch reads from a cache.
-FEW_TOKENS = 64
-LARGE_FLOAT32 = 1 << 20  # entries
-_NARROW = (torch.bfloat16, torch.float16)
+# Up to so many tokens the compiled op is faster than torch's norm, product and sum (docs/benchmarks.md).
+TOKENS = 512 if refusion_ext.info().isa_in_use == "avx512" else 64
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def linear(
@@ -49,8 +47,8 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
     """Whether the compiled op takes these arguments and is faster."""
     return (
         x.ndim == 2
-        and len(x) <= FEW_TOKENS
-        and (x.dtype in _NARROW or (x.dtype == torch.float32 and weight.numel() >= LARGE_FLOAT32))
+        and x.shape[0] <= TOKENS
+        and x.dtype in _TYPES
         and x.dtype == weight.dtype
         and x.device.type == "cpu"
         and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))

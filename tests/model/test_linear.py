@@ -5,20 +5,17 @@ import torch
 import torch.nn.functional as F
 
 import refusion_ext
-from refusion.linear import FEW_TOKENS, LARGE_FLOAT32, linear
-
-WIDE = (LARGE_FLOAT32 // 64, 64)
+from refusion.linear import TOKENS, linear
 
 
 @pytest.mark.parametrize(
     ("tokens", "shape", "dtype", "compiled"),
     [
-        (FEW_TOKENS, (96, 64), torch.bfloat16, True),
+        (TOKENS, (96, 64), torch.bfloat16, True),
         (1, (96, 64), torch.float16, True),
-        (FEW_TOKENS + 1, (96, 64), torch.bfloat16, False),
-        (2, (96, 64), torch.float32, False),
-        (2, WIDE, torch.float32, True),
-        (2, WIDE, torch.float64, False),
+        (2, (96, 64), torch.float32, True),
+        (TOKENS + 1, (96, 64), torch.bfloat16, False),
+        (2, (96, 64), torch.float64, False),
     ],
 )
 def test_the_faster_way_and_the_same_result(

@@ -114,7 +114,7 @@ class Engine:
         chunk = self._chunk(active, forwards)
         hidden = self.model.hidden(chunk.input_ids, CachedAttention(self.cache, chunk))
         if hidden.device.type == "cpu":  # elsewhere the time of a launch says nothing
-            self.cost.observe(len(hidden), time.perf_counter() - began)
+            self.cost.observe(hidden.shape[0], time.perf_counter() - began)
         return hidden
 
     def _chunk(self, active: dict[int, Run], forwards: dict[int, Forward]) -> Chunk:

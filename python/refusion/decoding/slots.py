@@ -147,7 +147,7 @@ class SlotDecoder:
     def _refine(self, drafts: list[Draft]) -> Steps[None]:
         """Infills the drafted slots in parallel, each blind to the others, until every one is complete."""
         rows: dict[int, list[int]] = {}  # slot start -> provisional rows of its last verify, in order of completion
-        chosen, first_round = [draft.slot for draft in drafts], True
+        chosen, first_round = _starts(drafts), True
         eos_row: int | None = None
         while True:
             eos_row, drafts = self._end_at_eos(drafts, eos_row)
@@ -251,11 +251,11 @@ class SlotDecoder:
     def _commit_verified(self, drafts: list[Draft]) -> None:
         positions = [p for draft in drafts for p in draft.positions]
         self._commit(list(range(len(positions))), positions, drafts)
-        written = [draft.slot for draft in drafts]
+        written = _starts(drafts)
         end = self.answer.end
         if self.ended and not self.strict:
             end = drafts[-1].slot.start if self._ends(drafts[-1]) else end
-        self.remaining = [slot for slot in self.remaining if slot not in written and slot.start < end]
+        self.remaining = [slot for slot in self.remaining if slot.start not in written and slot.start < end]
 
     def _commit(self, provisional: list[int], row_positions: list[int], drafts: list[Draft]) -> None:
         """Writes the drafts' tokens and commits their provisional rows; in strict mode EOS withdraws what follows."""
@@ -279,12 +279,12 @@ class SlotDecoder:
     def _ends(self, draft: Draft) -> bool:
         return draft.tokens[-1] in self.answer.eos_token_ids
 
-    def _leave_remaining(self, chosen: list[Slot], eos_row: int | None) -> None:
+    def _leave_remaining(self, chosen: set[int], eos_row: int | None) -> None:
         kept = []
         for index, slot in enumerate(self.remaining):
             # The reference compares an index within R with an index within the chosen slots: a slip that it keeps.
             beyond = slot.start >= self.answer.end if self.strict else eos_row is not None and index >= eos_row
-            if slot not in chosen and not beyond:
+            if slot.start not in chosen and not beyond:
                 kept.append(slot)
         self.remaining = kept
 
@@ -336,8 +336,8 @@ class SlotDecoder:
         """Slots to plan in the forward that verifies `drafts`, or none when that does not pay."""
         if self.config.lookahead == "off":
             return []
-        chosen = [draft.slot for draft in drafts]
-        slots = [slot for slot in self.remaining if slot not in chosen]
+        chosen = _starts(drafts)
+        slots = [slot for slot in self.remaining if slot.start not in chosen]
         if not slots and not self.ended:
             last = self.remaining[-1]
             block = self.config.block_length
@@ -349,3 +349,8 @@ class SlotDecoder:
             if likely * (self.cost.tokens_per_overhead + masks) < masks:
                 return []
         return slots
+
+
+def _starts(drafts: list[Draft]) -> set[int]:
+    """Which slots are drafted, by their first position."""
+    return {draft.slot.start for draft in drafts}
