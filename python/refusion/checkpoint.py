@@ -106,7 +106,7 @@ def read_recommended(directory: Path) -> dict[str, Any]:
 
 
 def read_training(directory: Path) -> dict[str, Any]:
-    """What a checkpoint's `training.json` says of how it was made: objective, steps, tokens, seed; or nothing."""
+    """How a checkpoint was made, by its `training.json`: objective, steps, tokens, seed, `started_from`; or nothing."""
     file = directory / TRAINING
     return _read_json(file) if file.is_file() else {}
 

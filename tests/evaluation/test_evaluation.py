@@ -48,7 +48,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_tokenizer(directory / "tokenizer.json")
     item = {"query": "Sort.\n", "response": RIGHT, "tests": TESTS}
     (folder / "code-refusion" / PROBLEMS).write_text(json.dumps(item) + "\n" + json.dumps(item) + "\n")
-    (folder / "code-mdm" / "training.json").write_text('{"steps": 7, "tokens": 1500000}')
+    (folder / "code-mdm" / "training.json").write_text(
+        json.dumps(
+            {"objective": "mdm", "steps": 7, "tokens": 1_500_000}
+            | {"started_from": {"objective": "ar", "steps": 5, "tokens": 1_200_000}}
+        )
+    )
     (folder / "code-refusion" / "generation_config.json").write_text('{"refusion": {"slot_threshold": 0.8}}')
     return folder
 
@@ -174,7 +179,7 @@ def test_compare(checkpoints: Path, tmp_path: Path) -> None:
     assert comparison.speedup(rows[0], rows[0]) == 1
     text = table(comparison)
     assert all(row.name in text for row in rows)
-    assert "masked diffusion: trained for 7 steps, 1.5 million tokens" in text
+    assert "masked diffusion: trained for 7 steps, 1.5 million tokens, after 5 steps, 1.2 million tokens auto" in text
     found = json.loads(comparison.to_json())["rows"]
     assert found[0]["over_ar"] == 1
     assert found[0]["summary"]["items"] == 2

@@ -13,7 +13,7 @@ import pytest
 import refusion
 from refusion.checkpoint import read_recommended, read_training
 from refusion.cli import main
-from refusion.decoding.config import ARConfig, DecodeConfig
+from refusion.decoding.config import ARConfig, DecodeConfig, MDMConfig
 from refusion.evaluation.answers import decode_items
 from refusion.evaluation.checkers import make_checker
 from refusion.evaluation.items import read_items
@@ -52,19 +52,23 @@ def test_the_code_models_share_tokens_and_template() -> None:
     assert Tokenizer.load(BUNDLED / "code-refusion").chat([{"role": "user", "content": " Sort it. "}]) == "Sort it.\n"
 
 
-@pytest.mark.parametrize("objective", ["refusion", "ar"])
+@pytest.mark.parametrize("objective", ["refusion", "ar", "mdm"])
 def test_solves_held_out_problems(objective: str) -> None:
     directory = BUNDLED / f"code-{objective}"
     model, tokenizer = refusion.load(directory), Tokenizer.load(directory)
     items = read_items(BUNDLED / "code-refusion" / "held-out.jsonl", 20)
     settings = read_recommended(directory)
-    config = DecodeConfig(**settings) if objective == "refusion" else ARConfig(max_new_tokens=128)
+    config = {
+        "refusion": DecodeConfig(**settings),
+        "ar": ARConfig(max_new_tokens=128),
+        "mdm": MDMConfig(max_new_tokens=128, threshold=0.97),
+    }[objective]
     answers = decode_items(model, tokenizer, items, config)
     with make_checker("code", tokenizer) as right:
         solved = sum(right(item, answer.text) for item, answer in zip(items, answers, strict=True))
-    assert solved >= 17
+    assert solved >= (15 if objective == "mdm" else 17)
     forwards, tokens = sum(a.forwards for a in answers), sum(a.tokens for a in answers)
-    assert (tokens > 8 * forwards) == (objective == "refusion")
+    assert (tokens > 8 * forwards) == (objective != "ar")
 
 
 def test_the_dictionary_knows_its_words() -> None:

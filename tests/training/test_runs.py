@@ -15,6 +15,7 @@ import torch
 
 import refusion
 from golden import CHECKPOINT
+from refusion.checkpoint import read_training
 from refusion.training import StateError, TrainConfig, train
 from refusion.training.log import read_log
 from refusion.training.state import STATE, read_state, write_state
@@ -99,6 +100,16 @@ def test_signals_save_and_leave(task: Path, tmp_path: Path, number: signal.Signa
     assert read_state(tmp_path / "run" / STATE)["step"] == logged
     assert refusion.load(tmp_path / "run").config.hidden_size == 32
     assert json.loads((tmp_path / "run" / "training.json").read_text())["steps"] == logged
+
+
+def test_a_checkpoint_tells_what_it_started_from(task: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train(settings(task, first, max_steps=1)) == 0
+    start = {"init": first, "model_config": None, "tokenizer": None}
+    assert train(settings(task, second, max_steps=2, objective="mdm", **start)) == 0
+    facts = read_training(second)
+    assert (facts["objective"], facts["steps"]) == ("mdm", 2)
+    assert facts["started_from"] == read_training(first)
 
 
 def test_full_disk_leaves_the_previous_state(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import refusion_ext
+
 from ..checkpoint import load, read_recommended, read_training
 from ..decoding.config import ARConfig, DecodeConfig, MDMConfig, SamplingConfig
 from ..tasks.held_out import CANVAS
@@ -47,6 +49,8 @@ class Comparison:
     rows: tuple[Row, ...]
     training: dict[str, dict[str, Any]]
     """By variant, what its checkpoint's `training.json` says: objective, steps, tokens, seed."""
+    dtype: str
+    """Of the weights and the cache."""
 
     @property
     def autoregressive(self) -> Row:
@@ -66,7 +70,8 @@ class Comparison:
             | {"over_ar": self.speedup(row, self.autoregressive), "over_mdm": self.speedup(row, self.masked)}
             for row in self.rows
         ]
-        return json.dumps({"canvas": CANVAS, "training": self.training, "rows": rows}, indent=2) + "\n"
+        facts = {"canvas": CANVAS, "dtype": self.dtype, "training": self.training}
+        return json.dumps(facts | {"rows": rows}, indent=2) + "\n"
 
 
 def settings(recommended: dict[str, Any]) -> list[Setting]:
@@ -110,7 +115,8 @@ def compare(checkpoints: Path, count: int = 200, *, progress: Callable[[int, int
     those of decoding alone; tokens are those of the answers' text; prompts do not count.
     """
     directories = {variant: checkpoints / f"code-{variant}" for variant in ("refusion", "ar", "mdm")}
-    models = {variant: load(path, dtype="float32") for variant, path in directories.items()}
+    dtype = _fastest_dtype()
+    models = {variant: load(path, dtype=dtype) for variant, path in directories.items()}
     tokenizer = Tokenizer.load(directories["refusion"])
     rows = settings(read_recommended(directories["refusion"]))
     items = read_items(directories["refusion"] / PROBLEMS, count)
@@ -128,7 +134,12 @@ def compare(checkpoints: Path, count: int = 200, *, progress: Callable[[int, int
         summaries = [summarise([a for _, a in given], [right(i, a.text) for i, a in given]) for given in answers]
     training = {variant: read_training(path) for variant, path in directories.items()}
     found = tuple(Row(s.variant, s.name, summary) for s, summary in zip(rows, summaries, strict=True))
-    return Comparison(found, training)
+    return Comparison(found, training, dtype)
+
+
+def _fastest_dtype() -> str:
+    """bfloat16 where the kernels multiply it: twice the rate of float32, and the same problems solved."""
+    return "bfloat16" if refusion_ext.info().isa_in_use in ("avx512", "amx") else "float32"
 
 
 def _turns(count: int, number: int) -> Sequence[int]:

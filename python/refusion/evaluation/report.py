@@ -29,16 +29,22 @@ def table(comparison: Comparison) -> str:
             f"| {row.name} | {s.items} | {100 * s.accuracy:.1f} ± {100 * s.error:.1f} % | {s.tokens_per_forward:.2f} "
             f"| {s.tokens_per_second:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
         )
-    return "\n".join([*lines, "", *_training(comparison), DEFINITIONS])
+    return "\n".join([*lines, "", *_training(comparison), f"precision: {comparison.dtype}", DEFINITIONS])
 
 
 def _training(comparison: Comparison) -> list[str]:
     """How long each model was trained, since accuracy means little without it."""
-    return [
-        f"{NAMES[variant]}: trained for {facts['steps']} steps, {facts['tokens'] / 1e6:.1f} million tokens"
-        for variant, facts in comparison.training.items()
-        if facts
-    ]
+    lines = []
+    for variant, facts in comparison.training.items():
+        runs = []
+        while facts:
+            runs.append(f"{facts['steps']} steps, {facts['tokens'] / 1e6:.1f} million tokens")
+            if facts["objective"] != variant:
+                runs[-1] += f" {NAMES[facts['objective']].removesuffix(', cached')}"
+            facts = facts.get("started_from", {})
+        if runs:
+            lines.append(f"{NAMES[variant].removesuffix(', cached')}: trained for {', after '.join(runs)}")
+    return lines
 
 
 def plot(comparison: Comparison, picture: Path) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import save, write_training
+from ..checkpoint import read_training, save, write_training
 from ..model import Qwen3
 from .config import TrainConfig
 from .data import BatchOrder, Dataset, to_device, tokenise
@@ -266,7 +266,10 @@ class Trainer:
         """How the checkpoint came about, for whoever compares it with another."""
         config = self.config
         facts = {"objective": config.objective, "steps": self.step, "tokens": self.tokens, "seed": config.seed}
-        write_training(config.out, facts | {"optimizer": config.optimizer, "batch_size": config.batch_size})
+        facts |= {"optimizer": config.optimizer, "batch_size": config.batch_size}
+        if config.init is not None and (before := read_training(config.init)):
+            facts["started_from"] = before
+        write_training(config.out, facts)
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["samples"] != len(self.data):
