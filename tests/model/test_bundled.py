@@ -87,7 +87,7 @@ README = Path(__file__).parents[2] / "README.md"
 CALLS = {  # of the last function of an example: argument and result
     "clean": ("ABCDEFGB", "aacdefgah"),
     "convert": ({"a": 2, "b": 3, "c": 4}, 12),
-    "fold": ([1, 2, 3], 14),
+    "fold": ([1, 2, 3], 77),
 }
 
 

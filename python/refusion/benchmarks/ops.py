@@ -47,7 +47,7 @@ def cases(config: ModelConfig, quick: bool = False) -> Iterator[Case]:
     for dtype in DTYPES:
         yield score_tokens(config, dtype, rows=64 if quick else 256)
         yield score_hidden(config, dtype, rows=64)
-        for rows in (1, 16) if quick else (1, 8, 16, 32, 64):
+        for rows in (1, 16) if quick else (1, 8, 16, 32, 64, 256):
             yield linear(config, dtype, rows)
         yield rope_append(config, dtype, tokens=64)
         for tokens in (1, 8, 32, 128, 512):
