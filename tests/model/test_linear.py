@@ -5,16 +5,19 @@ import torch
 import torch.nn.functional as F
 
 import refusion_ext
-from refusion.linear import TOKENS, linear
+from refusion.linear import FEW, MANY, NARROW, linear
 
 
 @pytest.mark.parametrize(
     ("tokens", "shape", "dtype", "compiled"),
     [
-        (TOKENS, (96, 64), torch.bfloat16, True),
         (1, (96, 64), torch.float16, True),
-        (2, (96, 64), torch.float32, True),
-        (TOKENS + 1, (96, 64), torch.bfloat16, False),
+        (FEW, (96, 64), torch.bfloat16, True),
+        (MANY, (96, 64), torch.bfloat16, True),
+        (MANY, (96, NARROW + 8), torch.float32, True),
+        (FEW + 1, (96, NARROW + 8), torch.bfloat16, False),
+        (FEW + 1, (96, 64), torch.float16, False),
+        (MANY + 1, (96, 64), torch.float32, False),
         (2, (96, 64), torch.float64, False),
     ],
 )

@@ -15,6 +15,7 @@ struct LaneRows : PackedRows<T> {
   static_assert(sizeof(Packed) == sizeof(T), "words of rows and matrix are multiplied as they are");
   static constexpr int64_t kWord = 4 / int64_t(sizeof(T));  // elements
   static constexpr int kVectors = 4;                        // of rows in one pass over the matrix
+  static constexpr int64_t kBlock = 128;  // words summed up before they join the total: keeps rounding small
 
   // An odd number of steps: rows 4096 bytes apart would all want the same lines of the first cache.
   static int64_t stride_of(int64_t width) {
@@ -64,9 +65,12 @@ struct LaneRows : PackedRows<T> {
   template <int V>
   void add(const T* const* matrix, int64_t width, int64_t row, float* sums, int64_t sums_stride) const {
     using P = Product<T>;
-    Floats sum[kTileIds][V];
-    for (int id = 0; id < kTileIds; ++id)
-      for (int v = 0; v < V; ++v) sum[id][v] = broadcast(0.0f);
+    Floats total[kTileIds][V], sum[kTileIds][V];
+    const auto each = [](auto change) {
+      for (int id = 0; id < kTileIds; ++id)
+        for (int v = 0; v < V; ++v) change(id, v);
+    };
+    each([&](int id, int v) { total[id][v] = broadcast(0.0f); });
     const Packed* const block = this->data + row * this->stride;
     const auto step = [&](int64_t word, int64_t elements) {
       const Packed* const from = block + word % kLanes * this->stride + word / kLanes * kLanes * kWord;
@@ -81,10 +85,15 @@ struct LaneRows : PackedRows<T> {
       }
     };
     const int64_t words = width / kWord;
-    for (int64_t word = 0; word < words; ++word) step(word, kWord);
-    if (words * kWord < width) step(words, width - words * kWord);
+    for (int64_t first = 0; first * kWord < width; first += kBlock) {
+      const int64_t end = first + kBlock < words ? first + kBlock : words;
+      each([&](int id, int v) { sum[id][v] = broadcast(0.0f); });
+      for (int64_t word = first; word < end; ++word) step(word, kWord);
+      if (words * kWord < width && words < first + kBlock) step(words, width - words * kWord);
+      each([&](int id, int v) { total[id][v] = total[id][v] + sum[id][v]; });
+    }
     for (int v = 0; v < V; ++v) {
-      const Floats column[kTileIds] = {sum[0][v], sum[1][v], sum[2][v], sum[3][v]};
+      const Floats column[kTileIds] = {total[0][v], total[1][v], total[2][v], total[3][v]};
       const int64_t first = row + v * kLanes, left = this->count - first;
       store_transposed(column, left < kLanes ? left : kLanes, sums + v * kLanes * sums_stride, sums_stride);
     }
