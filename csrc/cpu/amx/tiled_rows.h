@@ -2,27 +2,16 @@
 // lie, so the matrix is never packed; sixteen packed rows in pairs of elements are a right one. The sums [id][row] are
 // transposed on their way out, 16 x 16 at the end of the width.
 #pragma once
-#include "cpu/kernels/row_product.h"
-#include "cpu/kernels/transpose.h"
+#include "cpu/kernels/lane_rows.h"
 #include "tiles.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-struct TiledRows : PackedRows<BFloat16> {
+// Sixteen rows in words of two elements are laid out as for vectors.
+struct TiledRows : LaneRows<BFloat16> {
+  static_assert(kLanes == kSide && kWord == 2);
   static constexpr int64_t kStep = Product<BFloat16>::kStep;  // elements of a product, 64 bytes
-
-  // An odd number of steps: rows 4096 bytes apart would all want the same lines of the first cache.
-  static int64_t stride_of(int64_t width) { return ((width + kStep - 1) / kStep | 1) * kStep; }
-  // Whole tiles; what stands in the rows behind the last goes into sums that nobody reads.
-  static int64_t room_for(int64_t count) { return (count + kSide - 1) / kSide * kSide; }
-
-  // A square of sixteen rows and sixteen pairs becomes a right operand where it lies: one row a pair.
-  void arrange() const {
-    for (int64_t row = 0; row < count; row += kSide)
-      for (int64_t i = row * stride; i < (row + 1) * stride; i += kStep)
-        transpose(data + i, stride / 2, data + i, stride / 2, kSide);
-  }
 
   // Sums are written up to the next multiple of kSide.
   void multiply(const BFloat16* matrix, int64_t matrix_stride, int64_t width, int64_t ids, float* sums,

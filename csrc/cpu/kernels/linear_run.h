@@ -12,8 +12,6 @@
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
-
 template <class T>
 void pack_normed(const T* row, const T* norm, float epsilon, int64_t width, typename Product<T>::Packed* to) {
   const Floats scale = broadcast(inverse_root_mean_square(row, width, epsilon));

@@ -6,6 +6,7 @@ namespace refusion::cpu::REFUSION_ISA {
 
 constexpr int64_t kPanel = 64;  // rows in one pass over the matrix: by then memory is no longer the limit
 constexpr int64_t kGroup = 64;  // rows of the matrix that one call of `multiply` takes at most
+constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 template <int kRows, class T>
 void tile(int rows, const typename Product<T>::Packed* packed, int64_t packed_stride, const T* const* ids,

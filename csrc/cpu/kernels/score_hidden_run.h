@@ -16,7 +16,6 @@ namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
 constexpr int64_t kTask = 512;  // ids
-constexpr int64_t kParallelProducts = 1 << 18;  // below, a parallel region costs more than it saves
 
 // Ids of a task: few where the vocabulary is small, so that threads have something to share. Never by the number of
 // threads, on which results would then depend.
