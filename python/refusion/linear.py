@@ -8,11 +8,10 @@ from torch import Tensor
 
 import refusion_ext
 
-# Up to so many tokens the compiled op is faster than torch's norm, product and sum (docs/benchmarks.md): FEW,
-# MANY with AVX-512 for float32, and for bfloat16 weights up to NARROW wide.
+# The compiled op is faster than torch's norm, product and sum (docs/benchmarks.md) up to so many tokens, and at any
+# number of them for types of which it multiplies rows along the lanes.
 FEW = 64
-MANY = 512 if refusion_ext.info().isa_in_use == "avx512" else FEW
-NARROW = 512
+ALWAYS = {"avx512": (torch.float32, torch.bfloat16), "amx": (torch.float32,)}.get(refusion_ext.info().isa_in_use, ())
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -50,13 +49,9 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
     """Whether the compiled op takes these arguments and is faster."""
     return (
         x.ndim == 2
-        and (x.shape[0] <= FEW or (x.shape[0] <= MANY and _many_pay(x)))
+        and (x.shape[0] <= FEW or x.dtype in ALWAYS)
         and x.dtype in _TYPES
         and x.dtype == weight.dtype
         and x.device.type == "cpu"
         and not (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
     )
-
-
-def _many_pay(x: Tensor) -> bool:
-    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and x.shape[1] <= NARROW)

@@ -11,13 +11,14 @@ from torch import Tensor
 import refusion_ext
 from refusion_ext import reference
 
-# Rows around the register tile (3 or 6) and the panel (64); outputs around a tile (4) and a group (64); widths around a
-# step (8 to 32) and a block (512 or 1024).
+# Rows around the register tile (3 or 6) and the panel (64); outputs around a tile (4 or 8) and a group (64); widths
+# around a step (8 to 32) and a block (128 or 256).
 SHAPES = (
     *((1, 1, 8), (1, 70, 32), (2, 63, 24), (3, 5, 33), (4, 64, 96), (5, 65, 40), (6, 128, 1024), (7, 129, 1032)),
     *((13, 300, 1000), (64, 130, 128), (65, 40, 64), (130, 70, 2056), (16, 520, 520)),
-    # Rows along the lanes: panels of one to four vectors, whole and not; ids around four; odd widths.
-    *((80, 3, 31), (81, 5, 33), (96, 66, 16), (97, 64, 17), (112, 1, 1), (120, 63, 1024), (200, 65, 127)),
+    # Rows along the lanes: panels of one to four vectors, whole and not; odd widths.
+    *((9, 9, 255), (17, 7, 129), (33, 72, 31), (32, 8, 256), (47, 1, 257), (48, 12, 100), (49, 5, 33), (80, 66, 16)),
+    *((97, 64, 17), (112, 1, 1), (120, 63, 1024), (200, 65, 127)),
 )
 
 
@@ -72,14 +73,15 @@ def test_gaps_between_rows_are_not_read(dtype: torch.dtype, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-def test_a_row_is_the_same_alone_and_among_64(backend: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("width", [96, 296, 1040])
+def test_a_row_is_the_same_alone_and_in_any_batch(backend: str, dtype: torch.dtype, width: int) -> None:
     if backend == "oracle":
-        pytest.skip("torch multiplies matrices of one row in another order")
-    arguments = inputs(64, 1200, 96, dtype)
+        pytest.skip("torch multiplies matrices of few rows in another order")
+    arguments = inputs(150, 700, width, dtype)
     whole = refusion_ext.linear(**arguments)
-    for row in (0, 5, 6, 31, 63):
-        one = {name: arguments[name][row : row + 1] for name in ("x", "residual")}
-        assert torch.equal(refusion_ext.linear(**(arguments | one)), whole[row : row + 1])
+    for first, end in ((0, 1), (5, 7), (6, 18), (0, 13), (5, 70), (31, 64), (64, 150)):
+        part = {name: arguments[name][first:end] for name in ("x", "residual")}
+        assert torch.equal(refusion_ext.linear(**(arguments | part)), whole[first:end])
 
 
 def test_the_residual_may_be_written_to() -> None:

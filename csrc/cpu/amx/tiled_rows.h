@@ -43,7 +43,7 @@ struct TiledRows : LaneRows<BFloat16> {
     _tile_loadd(6, rows, rows_bytes);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (kRows == 2) {
-      _tile_loadd(7, reinterpret_cast<const char*>(rows) + kSide * rows_bytes, rows_bytes);
+      _tile_loadd(7, rows + kSide * kWord, rows_bytes);
       _tile_dpbf16ps(1, 4, 7);
     }
     if constexpr (kIds == 2) {
@@ -57,8 +57,8 @@ struct TiledRows : LaneRows<BFloat16> {
   template <int kIds, int kRows>
   void add(const Part& part, int64_t row) const {
     constexpr int64_t kLine = 64;
-    const int64_t matrix_bytes = part.matrix_stride * 2, rows_bytes = stride * 2;
-    const BFloat16* const rows = data + row * stride;
+    const int64_t matrix_bytes = part.matrix_stride * 2, rows_bytes = vectors_of(count) * kLine;
+    const auto rows = [&](int64_t column) { return vector(column / kWord, row / kSide); };
     // The ids that come next usually lie behind these; every pass asks for its share of them, evenly.
     const int64_t passes = (count + 2 * kSide - 1) / (2 * kSide), pass = row / (2 * kSide);
     const int64_t lines = 2 * kSide / passes;
@@ -71,13 +71,13 @@ struct TiledRows : LaneRows<BFloat16> {
     int64_t i = 0;
     for (; i + kStep <= part.width; i += kStep, next += lines * kLine) {
       for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * kLine, 0, 2);
-      step<kIds, kRows>(part.matrix + i, matrix_bytes, rows + i, rows_bytes);
+      step<kIds, kRows>(part.matrix + i, matrix_bytes, rows(i), rows_bytes);
     }
     if (i < part.width) {
       BFloat16 rest[2 * kSide][kStep] = {};
       for (int64_t id = 0; id < part.ids; ++id)
         std::memcpy(rest[id], part.matrix + id * part.matrix_stride + i, size_t(part.width - i) * 2);
-      step<kIds, kRows>(rest[0], kStep * 2, rows + i, rows_bytes);
+      step<kIds, kRows>(rest[0], kStep * 2, rows(i), rows_bytes);
     }
     float products[kIds][kRows][kSide * kSide];
     _tile_stored(0, products[0][0], kLine);

@@ -58,7 +58,7 @@ void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
   float* const memory = static_cast<float*>(
       scratch(size_t(threads * sums) * sizeof(float) + size_t(Rows::room_for(rows) * stride) * sizeof(Packed)));
   const Rows panel{reinterpret_cast<Packed*>(memory + threads * sums), rows, stride};
-  for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, panel.data + row * stride);
+  for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, panel.row(row));
   panel.arrange();
 #pragma omp parallel for schedule(dynamic) if (parallel)
   for (int64_t group = 0; group < groups; ++group) {

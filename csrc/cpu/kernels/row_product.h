@@ -31,7 +31,8 @@ struct PackedRows {
   }
   // Rows of memory.
   static int64_t room_for(int64_t count) { return count; }
-
+  // Where a row is packed, before all of them are arranged.
+  Packed* row(int64_t index) const { return data + index * stride; }
   void arrange() const {}
 
   // sums[row * sums_stride + id] = packed row . matrix row, for `ids` rows of the matrix, up to kGroup; sums are

@@ -65,7 +65,7 @@ void score_panel(const ScoreHidden& op, int64_t first_row, int64_t rows) {
   const Panel<Rows> panel{op, first_row, {reinterpret_cast<Packed*>(memory), rows, packed_stride}};
   const T* hidden = static_cast<const T*>(op.hidden) + first_row * op.hidden_stride;
   for (int64_t row = 0; row < rows; ++row)
-    pack_row(hidden + row * op.hidden_stride, op.width, panel.rows.data + row * packed_stride);
+    pack_row(hidden + row * op.hidden_stride, op.width, panel.rows.row(row));
   panel.rows.arrange();
   auto states_of = [&](int64_t thread) {
     return reinterpret_cast<ScoreState*>(memory + packed_bytes + size_t(thread) * thread_bytes + logits_bytes);
