@@ -199,15 +199,19 @@ class Qwen3(nn.Module):
         return self
 
     def hidden(self, input_ids: Tensor, attention: Attention) -> Tensor:
-        """input_ids int64 [...] -> final normed hidden states [..., hidden_size]."""
+        """input_ids int64 [...] -> what the last layer leaves, [..., hidden_size]."""
         x = F.embedding(input_ids, self.embedding)
         for index, layer in enumerate(self.layers):
             x = layer(x, attention, index)
-        return F.rms_norm(x, x.shape[-1:], self.norm, self.config.rms_norm_eps)
+        return x
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        """hidden [..., hidden_size] -> what the LM head multiplies, of the same shape."""
+        return F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., hidden_size] -> [..., vocab_size]."""
-        return F.linear(hidden, self.head_weight)
+        return linear(hidden, self.head_weight, norm=self.norm, norm_epsilon=self.config.rms_norm_eps)
 
     def forward(self, input_ids: Tensor, attention: Attention) -> Tensor:
         return self.logits(self.hidden(input_ids, attention))

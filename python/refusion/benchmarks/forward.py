@@ -50,7 +50,7 @@ def measure(
 
     def forward() -> object:
         hidden = model.hidden(ids, CachedAttention(cache, cache.chunk(ids, positions, 0)))
-        scores = refusion_ext.score_hidden(hidden, model.head_weight)
+        scores = refusion_ext.score_hidden(model.normed(hidden), model.head_weight)
         cache.retain({0: Retain(0, [], 0)})
         return scores
 

@@ -193,7 +193,7 @@ class Engine:
             "sample_keys": self._sample_keys(asking, asked) if self.temperature > 0 else None,
         }
         if self.model.config.vocab_size >= STREAMED_VOCABULARY:
-            host = _to_host(refusion_ext.score_hidden(chosen, self.model.head_weight, **choice))
+            host = _to_host(refusion_ext.score_hidden(self.model.normed(chosen), self.model.head_weight, **choice))
         else:
             host = _to_host(refusion_ext.score_tokens(self.model.logits(chosen), **choice))
         scores, at = {}, 0
