@@ -12,12 +12,12 @@ import refusion_ext
 from refusion_ext import reference
 
 # Rows around the register tile (3 or 6) and the panel (64); outputs around a tile (4 or 8) and a group (64); widths
-# around a step (8 to 32) and a block (128 or 256).
+# around a step (8 to 32) and a block (256 or 512).
 SHAPES = (
     *((1, 1, 8), (1, 70, 32), (2, 63, 24), (3, 5, 33), (4, 64, 96), (5, 65, 40), (6, 128, 1024), (7, 129, 1032)),
     *((13, 300, 1000), (64, 130, 128), (65, 40, 64), (130, 70, 2056), (16, 520, 520)),
     # Rows along the lanes: panels of one to four vectors, whole and not; odd widths.
-    *((9, 9, 255), (17, 7, 129), (33, 72, 31), (32, 8, 256), (47, 1, 257), (48, 12, 100), (49, 5, 33), (80, 66, 16)),
+    *((9, 9, 511), (17, 7, 257), (33, 72, 31), (32, 8, 512), (47, 1, 513), (48, 12, 255), (49, 5, 33), (80, 66, 16)),
     *((97, 64, 17), (112, 1, 1), (120, 63, 1024), (200, 65, 127)),
 )
 

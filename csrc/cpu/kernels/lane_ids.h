@@ -1,5 +1,5 @@
-// The product of row_product.h with ids along the lanes, for few rows: squares of the matrix are transposed in registers
-// on their way in, which costs as much as four rows and is hidden where the matrix comes from memory.
+// The product of row_product.h with ids along the lanes, for few rows: squares of the matrix are transposed in
+// registers on their way in, which costs as much as four rows and is hidden where the matrix comes from memory.
 #pragma once
 #include "lane_words.h"
 
@@ -74,8 +74,9 @@ struct LaneIds : PackedRows<T> {
       transpose(rest, kLanes, square, kLanes, kLanes);
       for (int i = 0; column < width; ++i, column += kWord<T>) multiply_word(square[i], column);
       join();
+    } else if (width % (kWordBlock * kWord<T>) != 0) {
+      join();
     }
-    else if (width % (kWordBlock * kWord<T>) != 0) join();
     for (int row = 0; row < kRows; ++row) store(sums + row * sums_stride, total[row]);
   }
 };

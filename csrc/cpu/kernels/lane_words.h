@@ -1,6 +1,6 @@
 // Products by vectors of words: a word is a float32 or a pair of bfloat16, and a vector holds one word of sixteen rows.
-// Every sum runs over the words of the width one after another, in blocks. So lane_rows.h and lane_ids.h, which differ in
-// whose rows lie along the lanes, agree to the bit, and a result does not depend on how many rows stand beside it.
+// Every sum runs over the words of the width one after another, in blocks. So lane_rows.h and lane_ids.h, which differ
+// in whose rows lie along the lanes, agree to the bit, and a result does not depend on how many rows stand beside it.
 #pragma once
 #include "row_product.h"
 #include "transpose.h"
@@ -17,7 +17,7 @@ constexpr bool kHasLaneWords = sizeof(typename Product<T>::Packed) == sizeof(T);
 
 template <class T>
 constexpr int64_t kWord = 4 / int64_t(sizeof(T));  // elements
-constexpr int64_t kWordBlock = 128;  // words summed up before they join the total: keeps rounding small
+constexpr int64_t kWordBlock = 256;  // words summed up before they join the total: keeps rounding small
 
 // A word, or the first elements of one, in every lane.
 template <class T>
