@@ -118,8 +118,8 @@ def linear(
 ) -> Any:
     """`residual + rms_norm(x, norm) @ weight.T + bias` for few rows, as a decoding step has: the weight is read once.
 
-    For the CPU; on other devices it is the oracle, and the framework's own product is the better choice. Among up to 64
-    rows, a row's result does not depend on what other rows there are.
+    For the CPU; on other devices it is the oracle, and the framework's own product is the better choice. A row's result
+    does not depend on how many or what other rows there are.
 
     Args:
         x: float32, bfloat16 or float16 [rows, width], last axis contiguous. Above 64 rows the weight is read again for

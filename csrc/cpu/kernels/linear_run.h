@@ -1,6 +1,6 @@
 // linear with a product of one's choice (`Rows`: row_product.h).
 // A product with few rows reads its matrix once; what stands around it (norm, bias, residual) costs no pass of its own.
-// Working memory: the rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, 16 KiB of sums.
+// Working memory: the rows of a panel packed (at most kPanel * width * 8 bytes) and, for each thread, 16 KiB of sums.
 #pragma once
 #include <omp.h>
 

@@ -1,6 +1,6 @@
 // score_hidden with a product of one's choice (`Rows`: row_product.h).
 // The LM head in tasks of up to kTask vocabulary ids: logits of a task live in the second-level cache just long enough
-// to be scored. Working memory: rows of a panel packed (at most kPanel * width * 4 bytes) and, for each thread, the
+// to be scored. Working memory: rows of a panel packed (at most kPanel * width * 8 bytes) and, for each thread, the
 // logits of one task and the state of every row of the panel (at most 140 KiB).
 #pragma once
 #include <omp.h>
