@@ -60,7 +60,9 @@ void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
   const Rows panel{reinterpret_cast<Packed*>(memory + threads * sums), rows, stride};
   for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, panel.row(row));
   panel.arrange();
-#pragma omp parallel for schedule(dynamic) if (parallel)
+  // A thread takes neighbours: what it asks for ahead is then mostly its own.
+  const int64_t neighbours = groups > 4 * threads ? groups / (4 * threads) : 1;
+#pragma omp parallel for schedule(dynamic, neighbours) if (parallel)
   for (int64_t group = 0; group < groups; ++group) {
     float* const mine = memory + omp_get_thread_num() * sums;
     const int64_t first = group * kGroup, count = op.outputs - first < kGroup ? op.outputs - first : kGroup;
