@@ -144,6 +144,11 @@ def test_long_prefixes_are_split(dtype: torch.dtype, tokens: int, committed: int
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_a_split_prefix_of_heads_that_fill_no_warp(dtype: torch.dtype) -> None:
+    check(problem(dtype, 72, 1, 2, ((1100, 3),)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_many_rows(dtype: torch.dtype) -> None:
     check(problem(dtype, 64, 1, 4, ((200, 140),), "slots"))
 
