@@ -149,6 +149,20 @@ def test_a_split_prefix_of_heads_that_fill_no_warp(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_a_split_prefix_without_a_positive_score(dtype: torch.dtype) -> None:
+    p = problem(dtype, 64, 1, 2, ((1100, 3),))
+    p.q.abs_()
+    p.k.abs_()
+    check(p, scale=-0.1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_sees_nothing_beside_a_split_prefix(dtype: torch.dtype) -> None:
+    got = check(problem(dtype, 64, 1, 2, ((1100, 1), (0, 3)), "empty"))
+    assert not got[1:].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_many_rows(dtype: torch.dtype) -> None:
     check(problem(dtype, 64, 1, 4, ((200, 140),), "slots"))
 
