@@ -16,15 +16,16 @@ from refusion.cli.options import BUNDLED
 from refusion.evaluation.compare import PROBLEMS
 
 ROUNDS = 5
-PYTHON = (
-    *("def main():\n    ", "import os\n", "class Foo:\n    def __init__(self, x):\n", "# compute the sum\ntotal = 0\n"),
-    *(
-        "for i in range(10):\n    print(",
-        "return self.",
-        "if x is None:\n        raise ValueError(",
-        "with open(path) as f:\n",
-    ),
-)
+PYTHON = [
+    "def main():\n    ",
+    "import os\n",
+    "class Foo:\n    def __init__(self, x):\n",
+    "# compute the sum\ntotal = 0\n",
+    "for i in range(10):\n    print(",
+    "return self.",
+    "if x is None:\n        raise ValueError(",
+    "with open(path) as f:\n",
+]
 
 
 def problems() -> list[str]:
@@ -32,12 +33,10 @@ def problems() -> list[str]:
     return [json.loads(line)["query"] for line in lines]
 
 
-def measure(name: str, dtype: torch.dtype, config: Any) -> None:
+def measure(name: str, dtype: torch.dtype, texts: list[str], config: Any) -> None:
     directory = BUNDLED / name
     model, tokenizer = refusion.load(directory, dtype=dtype), refusion.Tokenizer.load(directory)
-    prompts = (
-        [tokenizer.prompt(text) for text in problems()] if name != "python-bytes" else [*map(tokenizer.encode, PYTHON)]
-    )
+    prompts = [tokenizer.prompt(text) for text in texts]
     for threads in range(1, torch.get_num_threads() + 1):
         torch.set_num_threads(threads)
         alone, together = [], []
@@ -55,9 +54,9 @@ def measure(name: str, dtype: torch.dtype, config: Any) -> None:
 
 def main() -> int:
     for dtype in (torch.float32, torch.bfloat16):
-        measure("code-refusion", dtype, refusion.DecodeConfig(max_new_tokens=128, token_threshold=0.5))
-        measure("python-bytes", dtype, refusion.DecodeConfig(max_new_tokens=128))
-        measure("code-ar", dtype, refusion.ARConfig(max_new_tokens=128))
+        measure("code-refusion", dtype, problems(), refusion.DecodeConfig(max_new_tokens=128, token_threshold=0.5))
+        measure("python-bytes", dtype, PYTHON, refusion.DecodeConfig(max_new_tokens=128))
+        measure("code-ar", dtype, problems(), refusion.ARConfig(max_new_tokens=128))
     return 0
 
 

@@ -3,12 +3,10 @@
 #pragma once
 #include "lane_words.h"
 
+#if defined(__AVX512F__)
+
 namespace refusion::cpu::REFUSION_ISA {
 
-template <class T>
-struct LaneIds;
-
-#if defined(__AVX512F__)
 template <class T>
 struct LaneIds : PackedRows<T> {
   static_assert(kHasLaneWords<T>);
@@ -73,13 +71,12 @@ struct LaneIds : PackedRows<T> {
       alignas(64) __m512i square[kLanes];
       transpose(rest, kLanes, square, kLanes, kLanes);
       for (int i = 0; column < width; ++i, column += kWord<T>) multiply_word(square[i], column);
-      join();
-    } else if (width % (kWordBlock * kWord<T>) != 0) {
-      join();
     }
+    join();
     for (int row = 0; row < kRows; ++row) store(sums + row * sums_stride, total[row]);
   }
 };
-#endif
 
 }  // namespace refusion::cpu::REFUSION_ISA
+
+#endif

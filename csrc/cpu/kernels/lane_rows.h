@@ -3,12 +3,10 @@
 #pragma once
 #include "lane_words.h"
 
+#if defined(__AVX512F__)
+
 namespace refusion::cpu::REFUSION_ISA {
 
-template <class T>
-struct LaneRows;
-
-#if defined(__AVX512F__)
 template <class T>
 struct LaneRows : PackedRows<T> {
   static_assert(kHasLaneWords<T>);
@@ -112,6 +110,7 @@ struct LaneRows : PackedRows<T> {
       }
   }
 };
-#endif
 
 }  // namespace refusion::cpu::REFUSION_ISA
+
+#endif

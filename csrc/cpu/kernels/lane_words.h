@@ -5,12 +5,10 @@
 #include "row_product.h"
 #include "transpose.h"
 
+#if defined(__AVX512F__)
+
 namespace refusion::cpu::REFUSION_ISA {
 
-#if !defined(__AVX512F__)
-template <class T>
-constexpr bool kHasLaneWords = false;
-#else
 // Words of rows and matrix are multiplied as they are, so not float16, whose matrix rows are converted.
 template <class T>
 constexpr bool kHasLaneWords = sizeof(typename Product<T>::Packed) == sizeof(T);
@@ -27,6 +25,7 @@ inline auto broadcast_word(const T* from, int64_t elements = kWord<T>) {
   if constexpr (kWord<T> == 1) return _mm512_castsi512_ps(_mm512_set1_epi32(word));
   else return _mm512_set1_epi32(word);
 }
-#endif
 
 }  // namespace refusion::cpu::REFUSION_ISA
+
+#endif

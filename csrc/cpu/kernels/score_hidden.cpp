@@ -1,16 +1,12 @@
-#include "lane_ids.h"
-#include "lane_rows.h"
-#include "ops.h"
 #include "score_hidden_run.h"
+#include "ops.h"
+#include "rows_for.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 
 void score_hidden(const ScoreHidden& op) {
   with_type(op.dtype, [&](auto element) {
-    using T = decltype(element);
-    if constexpr (!kHasLaneWords<T>) run_score_hidden<PackedRows<T>>(op);
-    else if (op.rows <= LaneIds<T>::kMost) run_score_hidden<LaneIds<T>>(op);
-    else run_score_hidden<LaneRows<T>>(op);
+    with_rows_for<decltype(element)>(op.rows, [&](auto form) { run_score_hidden<typename decltype(form)::Type>(op); });
   });
 }
 
