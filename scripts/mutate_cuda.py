@@ -92,8 +92,8 @@ def mutants(files: list[str]) -> Iterator[Mutant]:
             for match in re.finditer(old, source):
                 number = source.count("\n", 0, match.start())
                 line = source.splitlines()[number].strip()
-                before = line.partition("//")[0]
-                if before and "static_assert" not in line and not line.startswith(("#", "template", "//")):
+                comment = "//" in source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
+                if not comment and "static_assert" not in line and not line.startswith(("#", "template")):
                     yield Mutant(
                         path.name, rule, number + 1, line, source[: match.start()] + new + source[match.end() :]
                     )
