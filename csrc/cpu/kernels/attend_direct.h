@@ -11,12 +11,12 @@ constexpr int kDirectRows = 4;
 template <int R>
 struct DirectState {
   float most[R], sum[R];
-  float out[R][256 + kLanes];
+  float out[R][kMostDims + kLanes];
 };
 
 // Scores of `count` <= kBlock keys for R rows: scores[r][key].
 template <class T, int R>
-inline void direct_scores(const float (*q)[256 + kLanes], const T* k, int64_t stride, int64_t count, int64_t head_dim,
+inline void direct_scores(const float (*q)[kMostDims + kLanes], const T* k, int64_t stride, int64_t count, int64_t head_dim,
                           float (*scores)[kBlock]) {
   const int64_t whole = head_dim / kLanes * kLanes;
   for (int64_t first = 0; first < count; first += kLanes) {
@@ -42,7 +42,7 @@ inline void direct_scores(const float (*q)[256 + kLanes], const T* k, int64_t st
 // out[r] += weights[r][key] * v[key], C vectors of dimensions at a time.
 template <class T, int R, int C>
 inline int64_t direct_values(const T* v, int64_t stride, int64_t count, int64_t head_dim, int64_t d,
-                             const float (*weights)[kBlock], float (*out)[256 + kLanes]) {
+                             const float (*weights)[kBlock], float (*out)[kMostDims + kLanes]) {
   for (; d + C * kLanes <= head_dim; d += C * kLanes) {
     Floats sum[R][C];
     for (int r = 0; r < R; ++r)
@@ -62,7 +62,7 @@ inline int64_t direct_values(const T* v, int64_t stride, int64_t count, int64_t 
 // How the scores of a block are taken and its values added, by element type. Queries are kept ready for it.
 template <class T, int R>
 struct DirectProducts {
-  float q[R][256 + kLanes] = {};
+  float q[R][kMostDims + kLanes] = {};
 
   void take_query(int r, const float* from, int64_t head_dim) { std::memcpy(q[r], from, size_t(head_dim) * 4); }
 
@@ -71,7 +71,7 @@ struct DirectProducts {
   }
 
   static void add(const T* v, int64_t stride, int64_t count, int64_t head_dim, const float (*weights)[kBlock],
-                  float (*out)[256 + kLanes]) {
+                  float (*out)[kMostDims + kLanes]) {
     constexpr int C = kLanes == 16 ? (R == 4 ? 4 : 8) : (R == 4 ? 2 : 4);
     int64_t d = direct_values<T, R, C>(v, stride, count, head_dim, 0, weights, out);
     d = direct_values<T, R, 1>(v, stride, count, head_dim, d, weights, out);
@@ -85,7 +85,7 @@ struct DirectProducts {
 #if defined(__AVX512BF16__)
 template <int R>
 struct DirectProducts<BFloat16, R> {
-  BFloat16 q[R][256] = {};
+  BFloat16 q[R][kMostDims] = {};
 
   void take_query(int r, const float* from, int64_t head_dim) {
     for (int64_t d = 0; d < head_dim; ++d) from_float(from[d], q[r] + d);  // exact: they came as bfloat16
@@ -98,7 +98,7 @@ struct DirectProducts<BFloat16, R> {
   }
 
   static void add(const BFloat16* v, int64_t stride, int64_t count, int64_t head_dim, const float (*weights)[kBlock],
-                  float (*out)[256 + kLanes]) {
+                  float (*out)[kMostDims + kLanes]) {
     constexpr int C = R == 4 ? 4 : 8;
     BFloat16 rounded[R][kBlock];
     for (int r = 0; r < R; ++r)
@@ -147,7 +147,7 @@ void direct_rows(const Work& work, const Task& task, Partial partial) {
   const Attend& op = work.op;
   const T* k = work.cache<T>(op.k_cache, op.k_strides, task);
   const T* v = work.cache<T>(op.v_cache, op.v_strides, task);
-  float q[R][256];
+  float q[R][kMostDims];
   DirectProducts<T, R> products;
   DirectState<R> state;
   for (int r = 0; r < R; ++r) {

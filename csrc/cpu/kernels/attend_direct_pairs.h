@@ -11,14 +11,9 @@
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
 
-inline __m512i load_pairs(const BFloat16* p, int64_t n) {
-  if (n >= 32) return _mm512_loadu_si512(p);
-  return _mm512_maskz_loadu_epi16(n > 0 ? (1u << n) - 1 : 0, p);
-}
-
 // scores[r][key] of `count` <= kBlock keys. kSteps: of 32 dimensions, or 0 where that is known at run time only.
 template <int R, int kSteps>
-inline void pair_scores(const BFloat16 (*q)[256], const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim,
+inline void pair_scores(const BFloat16 (*q)[kMostDims], const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim,
                         float (*scores)[kBlock]) {
   const int64_t steps = kSteps ? kSteps : ceil_div(head_dim, 32);
   for (int64_t first = 0; first < count; first += kLanes) {
@@ -41,7 +36,7 @@ inline void pair_scores(const BFloat16 (*q)[256], const BFloat16* k, int64_t str
 // out[r] += weights[r][key] * v[key], C vectors from dimension d. Two keys at a time: their rows interleave into pairs.
 template <int R, int C>
 inline void pair_values(const BFloat16* v, int64_t stride, int64_t count, int64_t head_dim, int64_t d,
-                        const BFloat16 (*weights)[kBlock], float (*out)[256 + kLanes]) {
+                        const BFloat16 (*weights)[kBlock], float (*out)[kMostDims + kLanes]) {
   // Interleaving works within 128 bits: `low` are dimensions 0-3, 8-11, 16-19, 24-27 of each 32.
   const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
   const __m512i high = _mm512_setr_epi32(4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);

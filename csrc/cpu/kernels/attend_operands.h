@@ -41,8 +41,10 @@ struct VectorProducts {
 
 template <class T>
 struct Operands<T, Singles> : VectorProducts<Singles> {
-  static void query(const T* q, int64_t head_dim, float sign, float* tile) {
-    for (int64_t d = 0; d < head_dim; ++d) tile[d * kTile] = to_float(q[d]) * sign;
+  static void query(const T* q, int64_t head_dim, float sign, float* to) {
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load(q + d) * broadcast(sign));
+    for (; d < head_dim; ++d) to[d] = to_float(q[d]) * sign;
   }
 
   // Keys as they lie where they are float32, else widened.
@@ -86,10 +88,12 @@ struct Operands<T, Singles> : VectorProducts<Singles> {
 #if defined(__AVX512BF16__)
 template <>
 struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
-  static void query(const BFloat16* q, int64_t head_dim, float sign, Element* tile) {
-    const uint32_t flip = sign < 0 ? 0x80008000u : 0;
-    for (int64_t d = 0; d < head_dim; d += 2)
-      tile[d / 2 * kTile] = (uint32_t(q[d].bits) | uint32_t(q[d + 1].bits) << 16) ^ flip;
+  static void query(const BFloat16* q, int64_t head_dim, float sign, Element* to) {
+    const __m512i flip = _mm512_set1_epi16(sign < 0 ? int16_t(0x8000) : 0);
+    for (int64_t d = 0; d < head_dim; d += 32) {
+      const __mmask32 some = head_dim - d < 32 ? (1u << (head_dim - d)) - 1 : ~0u;
+      _mm512_mask_storeu_epi16(to + d / 2, some, _mm512_xor_si512(_mm512_maskz_loadu_epi16(some, q + d), flip));
+    }
   }
 
   static const Element* keys(const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim, float* buffer,
@@ -107,15 +111,21 @@ struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
                                float* buffer, int64_t* step) {
     *step = head_dim;
     auto* pairs = reinterpret_cast<Element*>(buffer);
-    const auto row = [&](int64_t i, int64_t d, __mmask16 lanes) {
-      const bool use = i < count && (seen == nullptr || seen[i]);
-      return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(use ? lanes : 0, v + (use ? i : 0) * stride + d));
-    };
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
+                                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     for (int64_t i = 0; i < count; i += 2)
-      for (int64_t d = 0; d < head_dim; d += 16) {
-        const __mmask16 lanes = first_lanes(least(16, head_dim - d));
-        const __m512i pair = _mm512_or_si512(row(i, d, lanes), _mm512_slli_epi32(row(i + 1, d, lanes), 16));
-        _mm512_mask_storeu_epi32(pairs + i / 2 * head_dim + d, lanes, pair);
+      for (int64_t d = 0; d < head_dim; d += 32) {
+        const int64_t some = least(32, head_dim - d);
+        const auto row = [&](int64_t key) {
+          const bool use = key < count && (seen == nullptr || seen[key]);
+          return use ? load_pairs(v + key * stride + d, some) : _mm512_setzero_si512();
+        };
+        const __m512i even = row(i), odd = row(i + 1);
+        Element* const to = pairs + i / 2 * head_dim + d;
+        _mm512_mask_storeu_epi32(to, first_lanes(least(16, some)), _mm512_permutex2var_epi16(even, low, odd));
+        if (some > 16)
+          _mm512_mask_storeu_epi32(to + 16, first_lanes(some - 16), _mm512_permutex2var_epi16(even, high, odd));
       }
     return pairs;
   }

@@ -7,6 +7,7 @@
 #include "attend_direct.h"
 #include "attend_tiles.h"
 #include "cpu/scratch.h"
+#include "transpose.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
@@ -23,28 +24,33 @@ void run_task(const Work& work, const Task& task, Partial partial, const Buffers
 template <class T>
 void finish(const Work& work, const Task& task, float* const* states, int64_t splits) {
   const Attend& op = work.op;
-  for (int64_t row = 0; row < task.rows; ++row) {
-    const int64_t tile = row / kTile, lane = row % kTile;
-    float top = kNothing, sum = 0, share[64];
+  for (int64_t first = 0; first < task.rows; first += kLanes) {  // rows, along the lanes
+    const int64_t tile = first / kTile, lane = first % kTile, rows = least(kLanes, task.rows - first);
+    const auto state = [&](int64_t s) { return partial_at(states[s]).tile(tile, op.head_dim); };
+    Floats top = broadcast(kNothing), sum = broadcast(0.0f), share[kSplits];
+    for (int64_t s = 0; s < splits; ++s) top = at_least(load(state(s).most + lane), top);
     for (int64_t s = 0; s < splits; ++s) {
-      const Partial state = partial_at(states[s]).tile(tile, op.head_dim);
-      const float share = state.sum[lane];
-      if (share > 0 || share != share) top = state.most[lane] > top ? state.most[lane] : top;
+      share[s] = weight((load(state(s).most + lane) - top) * broadcast(work.scale));
+      sum = fma(share[s], load(state(s).sum + lane), sum);
     }
-    for (int64_t s = 0; s < splits; ++s) {
-      const Partial state = partial_at(states[s]).tile(tile, op.head_dim);
-      float factor[kLanes];
-      store(factor, weight(broadcast((state.most[lane] - top) * work.scale)));
-      share[s] = factor[0];
-      sum += share[s] * state.sum[lane];
-    }
-    const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
-    T* out = static_cast<T*>(op.out) + (work.token(task, row) * op.q_heads + work.query_head(task, row)) * op.head_dim;
-    for (int64_t d = 0; d < op.head_dim; ++d) {
-      float x = 0;
-      for (int64_t s = 0; s < splits; ++s)
-        x += share[s] * partial_at(states[s]).tile(tile, op.head_dim).out[d * kTile + lane];
-      from_float(x * inverse, out + d);
+    float inverse[kLanes];
+    store(inverse, sum);
+    for (float& x : inverse) x = x == 0 ? 0.0f : 1.0f / x;
+    for (int64_t d = 0; d < op.head_dim; d += kLanes) {
+      const int64_t dims = least(kLanes, op.head_dim - d);
+      float square[kLanes][kLanes];
+      for (int64_t i = 0; i < dims; ++i) {
+        Floats x = broadcast(0.0f);
+        for (int64_t s = 0; s < splits; ++s) x = fma(share[s], load(state(s).out + (d + i) * kTile + lane), x);
+        store(square[i], x * load(inverse));
+      }
+      transpose(square, kLanes, square, kLanes, rows);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t row = work.token(task, first + i) * op.q_heads + work.query_head(task, first + i);
+        T* const to = static_cast<T*>(op.out) + row * op.head_dim + d;
+        if (dims == kLanes) store(to, load(square[i]));
+        else store_part(to, load(square[i]), dims);
+      }
     }
   }
 }
@@ -63,7 +69,7 @@ Plan plan_of(const Attend& op, int64_t sequence) {
   p.rows = p.tokens * (op.q_heads / op.kv_heads);
   p.row_parts = ceil_div(p.rows, kTaskRows);
   const int64_t parts = p.row_parts * op.kv_heads;
-  p.splits = parts == 0 ? 0 : most(1, least(ceil_div(kSplitTasks, parts), least(p.keys / kSplitKeys, 64)));
+  p.splits = parts == 0 ? 0 : most(1, least(ceil_div(kSplitTasks, parts), least(p.keys / kSplitKeys, kSplits)));
   p.split_keys = p.splits == 0 ? 0 : ceil_div(ceil_div(p.keys, p.splits), kBlock) * kBlock;
   p.tasks = parts * p.splits;
   return p;
@@ -144,7 +150,7 @@ void attend_typed(const Attend& op) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < tasks; ++i) {
     if (list[i].begin != 0) continue;  // the first split of a task finishes all of them
-    float* states_of_task[64];
+    float* states_of_task[kSplits];
     int64_t splits = 0;
     for (int64_t j = i; j < tasks && (j == i || list[j].begin != 0); ++j)
       states_of_task[splits++] = reinterpret_cast<float*>(state_base + j * state_bytes);

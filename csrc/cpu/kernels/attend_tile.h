@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kTile = 2 * kLanes;
 constexpr int kBlock = 128;           // keys between two rescalings; even, so that pairs of keys never straddle blocks
+constexpr int64_t kMostDims = 256;
 constexpr float kNothing = -1.7e38f;  // maximum before any key: finite, so that differences are never NaN
 
 #if defined(__AVX512F__)
@@ -37,6 +38,12 @@ struct Pairs {
     return _mm512_dpbf16_ps(sum, __m512bh(_mm512_set1_epi32(int(a))), __m512bh(_mm512_loadu_si512(b)));
   }
 };
+
+// Up to 32 elements, zeros behind the last.
+inline __m512i load_pairs(const BFloat16* p, int64_t n) {
+  if (n >= 32) return _mm512_loadu_si512(p);
+  return _mm512_maskz_loadu_epi16(n > 0 ? (1u << n) - 1 : 0, p);
+}
 #endif
 
 // c[r][lane] = sum over steps of a[r][step] * b[step][lane], on top of c * keep where `keep` is given.

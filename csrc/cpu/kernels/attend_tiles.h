@@ -2,6 +2,7 @@
 // arXiv 1805.02867).
 #pragma once
 #include "attend_operands.h"
+#include "transpose.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
@@ -94,13 +95,31 @@ void add_seen(const T* v, int64_t stride, int64_t count, int64_t head_dim, const
 
 template <class T>
 bool block_finite(const T* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen) {
+  const Floats zero = broadcast(0.0f);
+  Floats sum = zero;
   for (int64_t i = 0; i < count; ++i) {
     if (!seen[i]) continue;
-    float sum = 0;
-    for (int64_t d = 0; d < head_dim; ++d) sum += to_float(v[i * stride + d]) * 0.0f;
-    if (!(sum == 0.0f)) return false;
+    const T* row = v + i * stride;
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) sum = fma(load(row + d), zero, sum);
+    if (d < head_dim) sum = fma(load_part(row + d, head_dim - d, 0.0f), zero, sum);
   }
-  return true;
+  return reduce_add(sum) == 0.0f;
+}
+
+// Rows first .. first + kLanes of the task's queries as [step][kTile]; `spare` holds them row by row.
+template <class T, class Kind>
+void arrange_queries(const Work& work, const Task& task, int64_t first, typename Kind::Element* spare,
+                     typename Kind::Element* to) {
+  static_assert(kBlock * kTile >= kLanes * kMostDims);
+  const int64_t head_dim = work.op.head_dim, steps = head_dim / Kind::kWidth;
+  for (int64_t i = 0; i < kLanes; ++i) {
+    auto* row = spare + i * kMostDims;
+    if (first + i < task.rows) Operands<T, Kind>::query(work.query<T>(task, first + i), head_dim, work.sign, row);
+    else std::memset(row, 0, kMostDims * 4);
+  }
+  for (int64_t step = 0; step < steps; step += kLanes)
+    transpose(spare + step, kMostDims, to + step * kTile, kTile, least(kLanes, steps - step));
 }
 
 template <int V>
@@ -120,9 +139,9 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
   auto* queries = reinterpret_cast<Element*>(buffers.queries);
   [[maybe_unused]] const typename Kind::Setup setup;
 
-  std::memset(buffers.queries, 0, size_t(tiles * kTile * head_dim) * 4);
-  for (int64_t row = 0; row < task.rows; ++row)
-    Ops::query(work.query<T>(task, row), head_dim, work.sign, queries + row / kTile * kTile * steps + row % kTile);
+  for (int64_t first = 0; first < task.rows; first += kLanes)
+    arrange_queries<T, Kind>(work, task, first, reinterpret_cast<Element*>(buffers.scores),
+                             queries + first / kTile * kTile * steps + first % kTile);
   TileWindows windows[kTaskRows / kTile];
   for (int64_t t = 0; t < tiles; ++t) {
     windows[t] = windows_of(work, task, t * kTile);

@@ -41,6 +41,7 @@ struct Partial {
 
 constexpr int64_t kTaskRows = 8 * kTile;  // query rows of a task: their state stays in the second-level cache
 constexpr int64_t kSplitKeys = 1024;      // keys of a task at least, where keys are split
+constexpr int64_t kSplits = 64;           // of a task's keys at most
 constexpr int64_t kSplitTasks = 8;        // keys are split until a sequence has this many tasks
 
 struct Work {
