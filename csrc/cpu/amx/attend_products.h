@@ -110,7 +110,7 @@ struct Operands<BFloat16, Tiles> {
   // out = out * keep + V^T P^T for keys `offset` .. of the block, 32 dimensions and up to 32 rows at a time.
   template <int V>
   static void add(const Element* values, int64_t, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep) {
+                  int64_t head_dim, float* out, const Floats* keep, const Ahead&) {
     constexpr int64_t kRowBytes = kValueRow * 2;
     rescale<V>(head_dim, out, keep);
     for (int64_t d = 0; d < head_dim; d += 32) {

@@ -11,6 +11,17 @@ namespace {
 template <class T, class Kind>
 struct Operands;
 
+// Rows of the cache that are wanted soon, asked for while products are taken.
+struct Ahead {
+  const char* rows = nullptr;
+  int64_t stride = 0, bytes = 0, count = 0;
+
+  void ask(int64_t first, int64_t end) const {
+    for (int64_t i = first; i < least(end, count); ++i)
+      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows + i * stride + line, 0, 2);
+  }
+};
+
 // Products in vector registers.
 template <class Kind>
 struct VectorProducts {
@@ -33,9 +44,13 @@ struct VectorProducts {
   // out[dim][lane] = out * keep + sum of values * weights over the keys `offset`, `offset` + 1 .. of a block.
   template <int V>
   static void add(const Element* values, int64_t step, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep) {
-    multiply_rows<Kind, V>(head_dim, values + offset / Kind::kWidth * step, 1, step, weights,
-                           ceil_div(count, Kind::kWidth), out, keep);
+                  int64_t head_dim, float* out, const Floats* keep, const Ahead& ahead) {
+    const Element* first = values + offset / Kind::kWidth * step;
+    const int64_t steps = ceil_div(count, Kind::kWidth);
+    for (int64_t d = 0; d < head_dim; d += kRows) {
+      ahead.ask(ahead.count * d / head_dim, ahead.count * (d + kRows) / head_dim);
+      multiply_rows<Kind, V>(least(kRows, head_dim - d), first + d, 1, step, weights, steps, out + d * kTile, keep);
+    }
   }
 };
 

@@ -165,6 +165,8 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
     int64_t key_row, value_step;
     const Element* keys = Ops::keys(k + block * k_row, k_row, size, head_dim, buffers.keys, &key_row);
     const Element* values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
+    Ahead next{reinterpret_cast<const char*>(k + block_end * k_row), k_row * int64_t(sizeof(T)),
+               head_dim * int64_t(sizeof(T)), least(kBlock, task.end - block_end)};
 
     for (int64_t t = 0; t < tiles; ++t) {
       // Behind the committed rows only the keys that some row of the tile sees; from an even one, for pairs.
@@ -192,7 +194,8 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
           return;
         }
         const Element* weights = Ops::weights(buffers.scores, count, V, buffers.weights);
-        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep);
+        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep, next);
+        next = {};
       };
       if (narrow) run(Vectors<1>());
       else run(Vectors<2>());
