@@ -92,7 +92,7 @@ struct Operands<BFloat16, Tiles> {
   // the block is read.
   template <int V>
   static void score(const Element* keys, int64_t row, int64_t count, const Element* queries, int64_t head_dim,
-                    float* scores, float* spare) {
+                    float* scores, float* spare, const Ahead&) {
     const int64_t whole = count / 16 * 16, bytes = row * 4;
     int64_t key = 0;
     for (; key + 32 <= whole; key += 32)

@@ -30,13 +30,14 @@ struct VectorProducts {
   // scores[key][lane] of V vectors of queries [steps][kTile].
   template <int V>
   static void score(const Element* keys, int64_t row, int64_t count, const Element* queries, int64_t head_dim,
-                    float* scores, float*) {
+                    float* scores, float*, const Ahead& ahead) {
     // The rows of the next group come while this one is multiplied: one row is too short for the hardware to foresee.
     const int64_t steps = head_dim / Kind::kWidth;
     for (int64_t key = 0; key < count; key += kRows) {
       const int64_t rows = least(kRows, count - key);
       for (int64_t next = key + rows; next < least(count, key + 2 * kRows); ++next)
         for (int64_t step = 0; step < steps; step += 16) __builtin_prefetch(keys + next * row + step);
+      ahead.ask(key, key + rows);
       multiply_rows<Kind, V>(rows, keys + key * row, row, 1, queries, steps, scores + key * kTile, nullptr);
     }
   }

@@ -150,6 +150,10 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
     std::memset(state.out, 0, size_t(kTile * head_dim) * 4);
   }
 
+  const auto ahead = [&](const T* base, int64_t row, int64_t begin, int64_t end) {
+    constexpr int64_t size = sizeof(T);
+    return Ahead{reinterpret_cast<const char*>(base + begin * row), row * size, head_dim * size, end - begin};
+  };
   for (int64_t block = task.begin; block < task.end; block += kBlock) {
     const int64_t block_end = least(block + kBlock, task.end);
     const bool masked = block_end > committed;
@@ -162,11 +166,9 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
     }
     const int64_t size = block_end - block, k_row = op.k_strides.row, v_row = op.v_strides.row;
     const bool finite = !masked || block_finite(v + block * v_row, v_row, size, head_dim, seen);
-    int64_t key_row, value_step;
+    int64_t key_row, value_step = 0;
     const Element* keys = Ops::keys(k + block * k_row, k_row, size, head_dim, buffers.keys, &key_row);
-    const Element* values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
-    Ahead next{reinterpret_cast<const char*>(k + block_end * k_row), k_row * int64_t(sizeof(T)),
-               head_dim * int64_t(sizeof(T)), least(kBlock, task.end - block_end)};
+    const Element* values = nullptr;  // until the first tile has its weights
 
     for (int64_t t = 0; t < tiles; ++t) {
       // Behind the committed rows only the keys that some row of the tile sees; from an even one, for pairs.
@@ -183,19 +185,21 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
       const bool narrow = task.rows - t * kTile <= kLanes;
       const Element* queries_of_tile = queries + t * kTile * steps;
       Floats keep[2];
+      const bool leads = values == nullptr;  // and asks for the values, then for the keys of the next block
       const auto run = [&](auto vectors) {
         constexpr int V = decltype(vectors)::value;
         Ops::template score<V>(keys + offset * key_row, key_row, count, queries_of_tile, head_dim, buffers.scores,
-                               buffers.weights);
+                               buffers.weights, leads ? ahead(v, v_row, block, block_end) : Ahead());
         softmax<V>(buffers.scores, first, count, committed, work.scale, windows[t], state, keep);
         if (!finite) {
           add_seen(v + first * v_row, v_row, count, head_dim, seen + offset, buffers.scores, V * kLanes, keep,
                    state.out);
           return;
         }
+        if (leads) values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
         const Element* weights = Ops::weights(buffers.scores, count, V, buffers.weights);
-        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep, next);
-        next = {};
+        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep,
+                              leads ? ahead(k, k_row, block_end, least(block_end + kBlock, task.end)) : Ahead());
       };
       if (narrow) run(Vectors<1>());
       else run(Vectors<2>());
