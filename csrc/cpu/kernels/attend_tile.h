@@ -16,6 +16,8 @@ constexpr float kNothing = -1.7e38f;  // maximum before any key: finite, so that
 
 #if defined(__AVX512F__)
 constexpr int kRows = 8;  // rows of a register block: kRows x 2 accumulators fit the register file
+#elif defined(__AVX2__)
+constexpr int kRows = 6;
 #else
 constexpr int kRows = 4;
 #endif
@@ -73,7 +75,7 @@ inline void multiply_rows(int64_t rows, const typename Kind::Element* a, int64_t
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows)
     multiply<Kind, kRows, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep);
-  if constexpr (kRows == 8)
+  if constexpr (kRows > 4)
     if (r + 4 <= rows) multiply<Kind, 4, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep), r += 4;
   if (r + 2 <= rows) multiply<Kind, 2, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep), r += 2;
   if (r < rows) multiply<Kind, 1, V>(a + r * a_row, a_row, a_step, b, steps, c + r * kTile, keep);
