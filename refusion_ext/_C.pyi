@@ -40,6 +40,7 @@ def linear(
     bias: Any | None,
     norm: Any | None,
     norm_epsilon: float,
+    gated: bool,
     residual: Any | None,
     out: Any,
     /,

@@ -113,38 +113,42 @@ def linear(
     bias: Any | None = None,
     norm: Any | None = None,
     norm_epsilon: float = 1e-6,
+    gated: bool = False,
     residual: Any | None = None,
     out: Any | None = None,
 ) -> Any:
-    """`residual + rms_norm(x, norm) @ weight.T + bias` for few rows, as a decoding step has: the weight is read once.
+    """`residual + rms_norm(x, norm) @ weight.T + bias`, or with `silu(gate) * up` in place of the norm.
 
-    For the CPU; on other devices it is the oracle, and the framework's own product is the better choice. A row's result
-    does not depend on how many or what other rows there are.
+    For few rows, as a decoding step has: the weight is read once. For the CPU; on other devices it is the oracle, and
+    the framework's own product is the better choice. A row's result does not depend on how many or what other rows
+    there are.
 
     Args:
-        x: float32, bfloat16 or float16 [rows, width], last axis contiguous. Above 64 rows the weight is read again for
-            every 64.
+        x: float32, bfloat16 or float16 [rows, width], last axis contiguous; [rows, 2 * width], gate beside up, if
+            gated. Above 64 rows the weight is read again for every 64.
         weight: same dtype [outputs, width], last axis contiguous.
         bias: same dtype [outputs], or None.
         norm: same dtype [width], weight of an RMS norm of the rows of x; None: no norm.
         norm_epsilon: of the RMS norm.
+        gated: whether x is gate and up of a SwiGLU; then without norm.
         residual: same dtype [rows, outputs], last axis contiguous, or None. May be `out`.
         out: contiguous array to write to.
 
     Returns:
         [rows, outputs]; summed in float32 and rounded once.
 
-    Source: Zhang and Sennrich, RMSNorm (arXiv 1910.07467).
+    Source: Zhang and Sennrich, RMSNorm (arXiv 1910.07467); Shazeer, GLU Variants (arXiv 2002.05202).
     """
     allocated = out is None
     if out is None:
         out = empty_like(x, _product_shape(x, weight))
     try:
-        _C.linear(x, weight, bias, norm, norm_epsilon, residual, out)
+        _C.linear(x, weight, bias, norm, norm_epsilon, gated, residual, out)
     except _C.NoKernel:
         from . import reference
 
-        choice: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "residual": residual}
+        choice: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "gated": gated}
+        choice["residual"] = residual
         return reference.linear(x, weight, **choice, out=out)
     return deliver(out, x) if allocated else out
 

@@ -85,6 +85,7 @@ def linear(
     bias: Tensor | None = None,
     norm: Tensor | None = None,
     norm_epsilon: float = 1e-6,
+    gated: bool = False,
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -92,6 +93,9 @@ def linear(
     rows = _wide(x)
     if norm is not None:
         rows = _normed(rows, norm, norm_epsilon)
+    if gated:
+        gate, up = rows.chunk(2, -1)
+        rows = gate * gate.sigmoid() * up
     result = rows @ _wide(weight).T
     for term in (bias, residual):
         result = result if term is None else result + _wide(term)

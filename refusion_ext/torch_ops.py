@@ -22,7 +22,7 @@ SCHEMAS = (
     f"score_tokens(Tensor logits, {_SCORES}, *, {_CHOICE}) -> ()",
     f"score_hidden(Tensor hidden, Tensor weight, {_SCORES}, *, {_CHOICE}) -> ()",
     "linear(Tensor x, Tensor weight, Tensor(a!) out, *, Tensor? bias=None, Tensor? norm=None, float norm_epsilon=1e-6,"
-    " Tensor? residual=None) -> ()",
+    " bool gated=False, Tensor? residual=None) -> ()",
     "select_slots(Tensor scores, Tensor slot_offsets, Tensor sequence_offsets, float threshold,"
     " Tensor(a!) chosen, Tensor(b!) counts, Tensor(c!) confidence, *, str rule='first') -> ()",
     "accept_tokens(Tensor probability, Tensor token, Tensor slot_offsets, Tensor accepted_before,"

@@ -26,7 +26,7 @@ void matrix(Check& check, const Tensor& t, const char* name, const Tensor& x, in
 }  // namespace
 
 void linear(const Tensor& x, const Tensor& weight, const Maybe& bias, const Maybe& norm, float norm_epsilon,
-            const Maybe& residual, const Tensor& out) {
+            bool gated, const Maybe& residual, const Tensor& out) {
   Check check("linear");
   Linear op{};
   check.rank(x, "x", {"rows", "width"});
@@ -34,13 +34,16 @@ void linear(const Tensor& x, const Tensor& weight, const Maybe& bias, const Mayb
   check.last_axis_contiguous(x, "x");
   check.rank(weight, "weight", {"outputs", "width"});
   check.same_dtype(weight, "weight", x, "x");
-  check.axis(weight, "weight", 1, "width", x.shape[1], "x");
+  if (gated && norm) bad_value("linear: norm and gated exclude each other");
+  if (gated && x.shape[1] % 2 != 0) bad_value("linear: x is two halves if gated, its width is ", x.shape[1]);
+  op.gated = gated;
+  op.width = gated ? x.shape[1] / 2 : x.shape[1];
+  check.axis(weight, "weight", 1, "width", op.width, gated ? "half of x" : "x");
   check.last_axis_contiguous(weight, "weight");
   op.x = x.data;
   op.weight = weight.data;
   op.rows = x.shape[0];
   op.outputs = weight.shape[0];
-  op.width = x.shape[1];
   op.x_stride = x.strides[0];
   op.weight_stride = weight.strides[0];
   op.bias = vector_of(check, bias, "bias", x, op.outputs, "weight");

@@ -11,7 +11,7 @@ void score_hidden(const Tensor& hidden, const Tensor& weight, const Maybe& given
                   float temperature, const Maybe& sample_keys, const Tensor& token, const Tensor& probability,
                   const Tensor& log_sum_exp, const Maybe& entropy, const Maybe& margin);
 void linear(const Tensor& x, const Tensor& weight, const Maybe& bias, const Maybe& norm, float norm_epsilon,
-            const Maybe& residual, const Tensor& out);
+            bool gated, const Maybe& residual, const Tensor& out);
 void select_slots(const Tensor& scores, const Tensor& slot_offsets, const Tensor& sequence_offsets, float threshold,
                   const std::string& rule, const Tensor& chosen, const Tensor& counts, const Tensor& confidence);
 void accept_tokens(const Tensor& probability, const Tensor& token, const Tensor& slot_offsets,

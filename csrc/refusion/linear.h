@@ -1,4 +1,4 @@
-// linear: residual + norm(x) @ weight^T + bias, for the few rows of a decoding step.
+// linear: residual + f(x) @ weight^T + bias, for the few rows of a decoding step; f: an RMS norm, a SwiGLU or nothing.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 namespace refusion {
 
 struct Linear {
-  const void* x;       // [rows, width]
+  const void* x;       // [rows, width], or [rows, 2 * width] if gated
   const void* weight;  // [outputs, width]
   DType dtype;
   int64_t rows, outputs, width;
@@ -15,6 +15,7 @@ struct Linear {
   const void* bias;                 // [outputs] or null
   const void* norm;                 // RMS norm weight [width] or null: x as it is
   float norm_epsilon;
+  bool gated;            // silu(first half of x) * second half, without norm
   const void* residual;  // [rows, outputs] or null; may be `out`
   int64_t residual_stride;
   void* out;  // [rows, outputs], contiguous

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,25 +24,31 @@ def linear(
     *,
     norm: Tensor | None = None,
     norm_epsilon: float = 1e-6,
+    gated: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """`residual + rms_norm(x, norm) @ weight.T + bias`.
+    """`residual + rms_norm(x, norm) @ weight.T + bias`, or with `silu(gate) * up` in place of the norm.
 
     Args:
-        x: [..., width].
+        x: [..., width]; [..., 2 * width], gate beside up, if gated.
         weight: [outputs, width].
         bias: [outputs], or None.
         norm: [width], weight of an RMS norm before the product, or None.
         norm_epsilon: of the RMS norm.
+        gated: whether x is gate and up of a SwiGLU; then without norm.
         residual: [..., outputs], or None.
 
     Returns:
         [..., outputs].
     """
     if _pays(x, weight):
-        return refusion_ext.linear(x, weight, bias=bias, norm=norm, norm_epsilon=norm_epsilon, residual=residual)
+        terms: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "gated": gated}
+        return refusion_ext.linear(x, weight, **terms, residual=residual)
     if norm is not None:
         x = F.rms_norm(x, x.shape[-1:], norm, norm_epsilon)
+    if gated:
+        gate, up = x.chunk(2, -1)
+        x = F.silu(gate) * up
     y = F.linear(x, weight, bias)
     return y if residual is None else residual + y
 

@@ -155,8 +155,8 @@ class Layer(nn.Module):
         qkv = linear(x, self.qkv, self.qkv_bias, norm=self.input_norm, norm_epsilon=self.eps)
         attended = attention(index, qkv, self.q_norm, self.k_norm)
         x = linear(attended, self.output, self.output_bias, residual=x)
-        gate, up = linear(x, self.gate_up, norm=self.post_norm, norm_epsilon=self.eps).chunk(2, -1)
-        return linear(F.silu(gate) * up, self.down, residual=x)
+        gate_up = linear(x, self.gate_up, norm=self.post_norm, norm_epsilon=self.eps)
+        return linear(gate_up, self.down, gated=True, residual=x)
 
 
 class Qwen3(nn.Module):

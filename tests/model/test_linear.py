@@ -42,3 +42,12 @@ def test_gradients_flow() -> None:
     assert weight.grad is not None
     with torch.no_grad():
         assert not linear(x, weight).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_gated(dtype: torch.dtype) -> None:
+    x, weight, residual = torch.randn(3, 128).to(dtype), torch.randn(96, 64).to(dtype), torch.randn(3, 96).to(dtype)
+    gate, up = x.chunk(2, -1)
+    expected = F.linear(F.silu(gate) * up, weight) + residual
+    got = linear(x, weight, gated=True, residual=residual)
+    torch.testing.assert_close(got, expected, rtol=4 * torch.finfo(dtype).eps, atol=64 * torch.finfo(dtype).eps)

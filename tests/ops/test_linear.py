@@ -37,14 +37,26 @@ def inputs(rows: int, outputs: int, width: int, dtype: torch.dtype) -> dict[str,
     }
 
 
-def in_torch(x: Tensor, weight: Tensor, bias: Any = None, norm: Any = None, residual: Any = None) -> Tensor:
+def gated(arguments: dict[str, Tensor]) -> dict[str, Any]:
+    """The same call with a SwiGLU in place of the norm."""
+    rest = {name: term for name, term in arguments.items() if name != "norm"}
+    return rest | {"x": torch.cat([4 * torch.randn_like(rest["x"]), rest["x"]], -1), "gated": True}
+
+
+def in_torch(
+    x: Tensor, weight: Tensor, bias: Any = None, norm: Any = None, gated: bool = False, residual: Any = None
+) -> Tensor:
     x = x if norm is None else F.rms_norm(x, x.shape[-1:], norm, 1e-6)
+    if gated:
+        gate, up = x.chunk(2, -1)
+        x = F.silu(gate) * up
     y = F.linear(x, weight, bias)
     return y if residual is None else residual + y
 
 
-def check(arguments: dict[str, Tensor], got: Tensor) -> None:
-    exact = reference.linear(**{name: x.double() for name, x in arguments.items()})
+def check(arguments: dict[str, Any], got: Tensor) -> None:
+    wide = {name: x.double() if isinstance(x, Tensor) else x for name, x in arguments.items()}
+    exact = reference.linear(**wide)
     largest = exact.abs().max().item() if exact.numel() else 0.0
     floor = 8 * EPSILON * max(1.0, largest) + torch.finfo(got.dtype).eps * largest
     assert_as_good(got, in_torch(**arguments), exact, floor=floor)
@@ -55,6 +67,20 @@ def check(arguments: dict[str, Tensor], got: Tensor) -> None:
 def test_correctness(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
     arguments = inputs(*shape, dtype)
     check(arguments, refusion_ext.linear(**arguments))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gated(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    arguments = gated(inputs(*shape, dtype))
+    check(arguments, refusion_ext.linear(**arguments))
+
+
+def test_gates_of_any_size() -> None:
+    gate = torch.tensor([-1e30, -200.0, -89.0, -20.0, 0.0, 20.0, 89.0, 200.0, 1e30, float("nan")])
+    x = torch.cat([gate[:, None], torch.full((10, 1), 2.0)], -1)
+    got = refusion_ext.linear(x, torch.ones(1, 1), gated=True)
+    torch.testing.assert_close(got[:, 0], 2 * F.silu(gate), rtol=1e-6, atol=1e-7, equal_nan=True)
 
 
 @pytest.mark.parametrize("absent", ["bias", "norm", "residual"])
@@ -68,16 +94,18 @@ def test_every_term_may_be_absent(absent: str) -> None:
 @pytest.mark.parametrize("width", [8, 31, 40, 1023, 1025])
 def test_gaps_between_rows_are_not_read(dtype: torch.dtype, width: int) -> None:
     arguments = inputs(7, 70, width, dtype)
-    spread = {name: gapped(arguments[name], gap=5) for name in ("x", "weight", "residual")}
-    check(arguments, refusion_ext.linear(**(arguments | spread)))
+    for case in (arguments, gated(arguments)):
+        spread = {name: gapped(case[name], gap=5) for name in ("x", "weight", "residual")}
+        check(case, refusion_ext.linear(**(case | spread)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("width", [96, 513, 1040])
-def test_a_row_is_the_same_alone_and_in_any_batch(backend: str, dtype: torch.dtype, width: int) -> None:
+@pytest.mark.parametrize("swiglu", [False, True])
+def test_a_row_is_the_same_alone_and_in_any_batch(backend: str, dtype: torch.dtype, width: int, swiglu: bool) -> None:
     if backend == "oracle":
         pytest.skip("torch multiplies matrices of few rows in another order")
-    arguments = inputs(150, 700, width, dtype)
+    arguments = gated(inputs(150, 700, width, dtype)) if swiglu else inputs(150, 700, width, dtype)
     whole = refusion_ext.linear(**arguments)
     for first, end in ((0, 1), (5, 7), (6, 18), (0, 13), (5, 70), (31, 64), (64, 150)):
         part = {name: arguments[name][first:end] for name in ("x", "residual")}

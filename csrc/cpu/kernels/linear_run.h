@@ -22,12 +22,24 @@ void pack_normed(const T* row, const T* norm, float epsilon, int64_t width, type
 }
 
 template <class T>
+void pack_gated(const T* gate, const T* up, int64_t width, typename Product<T>::Packed* to) {
+  const Floats one = broadcast(1.0f);
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t lanes = lanes_at(i, width);
+    const Floats x = load_lanes(gate + i, lanes), t = x * broadcast(-1.44269504088896f);
+    const Floats silu = x / (one + exp2(at_least(at_most(t, broadcast(126.0f)), broadcast(-126.0f))));
+    store(to + i, silu * load_lanes(up + i, lanes));
+  }
+}
+
+template <class T>
 void pack(const Linear& op, int64_t row, typename Product<T>::Packed* to) {
   using Packed = typename Product<T>::Packed;
   const T* x = static_cast<const T*>(op.x) + row * op.x_stride;
-  if (!op.norm) return pack_row(x, op.width, to);
+  if (!op.norm && !op.gated) return pack_row(x, op.width, to);
   const int64_t rest = PackedRows<T>::stride_of(op.width) - op.width;
   std::memset(static_cast<void*>(to + op.width), 0, size_t(rest) * sizeof(Packed));
+  if (op.gated) return pack_gated(x, x + op.width, op.width, to);
   pack_normed(x, static_cast<const T*>(op.norm), op.norm_epsilon, op.width, to);
 }
 
@@ -46,6 +58,8 @@ void deliver_row(const Linear& op, const float* sums, int64_t row, int64_t first
   }
 }
 
+constexpr int64_t kParallelPacked = 1 << 14;  // elements below which a parallel region costs more than it saves
+
 template <class Rows>
 void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
   using T = typename Rows::Element;
@@ -58,6 +72,8 @@ void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
   float* const memory = static_cast<float*>(
       scratch(size_t(threads * sums) * sizeof(float) + size_t(Rows::room_for(rows) * stride) * sizeof(Packed)));
   const Rows panel{reinterpret_cast<Packed*>(memory + threads * sums), rows, stride};
+  const bool share = parallel && (op.norm || op.gated) && rows * op.width > kParallelPacked;
+#pragma omp parallel for num_threads(threads) if (share)
   for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, panel.row(row));
   panel.arrange();
   // A thread takes neighbours: what it asks for ahead is then mostly its own.

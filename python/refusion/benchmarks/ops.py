@@ -49,6 +49,8 @@ def cases(config: ModelConfig, quick: bool = False) -> Iterator[Case]:
         yield score_hidden(config, dtype, rows=64)
         for rows in (1, 16) if quick else (1, 8, 16, 32, 64, 256):
             yield linear(config, dtype, rows)
+        for rows in (1, 16):
+            yield linear(config, dtype, rows, gated=True)
         yield rope_append(config, dtype, tokens=64)
         for tokens in (1, 8, 32, 128, 512):
             for prefix in (512, 2048, 8192):
@@ -115,31 +117,36 @@ def score_hidden(config: ModelConfig, dtype: str, rows: int) -> Case:
     )
 
 
-def linear(config: ModelConfig, dtype: str, rows: int) -> Case:
-    """The gate and up projections of one layer after another: weights come from memory, as in a forward."""
-    shape = (2 * config.intermediate_size, config.hidden_size)
+def linear(config: ModelConfig, dtype: str, rows: int, gated: bool = False) -> Case:
+    """The gate and up (if `gated`, the down) projections of one layer after another: weights come from memory."""
+    inner, hidden = config.intermediate_size, config.hidden_size
+    shape = (hidden, inner) if gated else (2 * inner, hidden)
     layers = max(1, min(config.num_hidden_layers, FRESH_BYTES // (math.prod(shape) * DTYPES[dtype].itemsize)))
     weights = (torch.randn(layers, *shape) * 0.05).to(DTYPES[dtype])
-    x = torch.randn(rows, config.hidden_size).to(DTYPES[dtype])
-    norm = (torch.rand(config.hidden_size) + 0.5).to(DTYPES[dtype])
+    x = torch.randn(rows, 2 * inner if gated else hidden).to(DTYPES[dtype])
+    norm = (torch.rand(hidden) + 0.5).to(DTYPES[dtype])
     out = torch.empty(rows, shape[0], dtype=DTYPES[dtype])
     our_layer, its_layer = cycle(weights), cycle(weights)
+    first: dict[str, Any] = {"gated": True} if gated else {"norm": norm}
 
     def torch_way(weight: Tensor | None = None, x: Tensor = x) -> Tensor:
         weight = next(its_layer) if weight is None else weight
-        return F.linear(F.rms_norm(x, x.shape[-1:], norm.to(x.dtype), 1e-6), weight)
+        if not gated:
+            return F.linear(F.rms_norm(x, x.shape[-1:], norm.to(x.dtype), 1e-6), weight)
+        gate, up = x.chunk(2, -1)
+        return F.linear(F.silu(gate) * up, weight)
 
     def error() -> float:
-        found = refusion_ext.linear(x, weights[0], norm=norm)
+        found = refusion_ext.linear(x, weights[0], **first)
         return _relative(found, torch_way(weights[0]), torch_way(weights[0].double(), x.double()))
 
     size = weights[0].numel() * weights.element_size()
     return Case(
         "linear",
-        f"norm, [{rows} x {shape[1]}] . [{shape[0]} x {shape[1]}]",
+        f"{'gated' if gated else 'norm'}, [{rows} x {shape[1]}] . [{shape[0]} x {shape[1]}]",
         dtype,
-        lambda: refusion_ext.linear(x, next(our_layer), norm=norm, out=out),
-        {"rms_norm + linear": torch_way},
+        lambda: refusion_ext.linear(x, next(our_layer), **first, out=out),
+        {"silu + product + linear" if gated else "rms_norm + linear": torch_way},
         error,
         read=size,
         written=out.numel() * out.element_size(),
