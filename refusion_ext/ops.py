@@ -147,8 +147,8 @@ def linear(
     except _C.NoKernel:
         from . import reference
 
-        choice: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "gated": gated}
-        choice["residual"] = residual
+        choice: dict[str, Any] = {"bias": bias, "residual": residual}
+        choice |= {"norm": norm, "norm_epsilon": norm_epsilon, "gated": gated}
         return reference.linear(x, weight, **choice, out=out)
     return deliver(out, x) if allocated else out
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -42,8 +40,9 @@ def linear(
         [..., outputs].
     """
     if _pays(x, weight):
-        terms: dict[str, Any] = {"bias": bias, "norm": norm, "norm_epsilon": norm_epsilon, "gated": gated}
-        return refusion_ext.linear(x, weight, **terms, residual=residual)
+        return refusion_ext.linear(
+            x, weight, bias=bias, norm=norm, norm_epsilon=norm_epsilon, gated=gated, residual=residual
+        )
     if norm is not None:
         x = F.rms_norm(x, x.shape[-1:], norm, norm_epsilon)
     if gated:

@@ -92,7 +92,7 @@ struct Operands<BFloat16, Tiles> {
   // the block is read.
   template <int V>
   static void score(const Element* keys, int64_t row, int64_t count, const Element* queries, int64_t head_dim,
-                    float* scores, float* spare, const Ahead&) {
+                    float* scores, float* spare, const RowsAhead&) {
     const int64_t whole = count / 16 * 16, bytes = row * 4;
     int64_t key = 0;
     for (; key + 32 <= whole; key += 32)
@@ -110,7 +110,7 @@ struct Operands<BFloat16, Tiles> {
   // out = out * keep + V^T P^T for keys `offset` .. of the block, 32 dimensions and up to 32 rows at a time.
   template <int V>
   static void add(const Element* values, int64_t, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep, const Ahead&) {
+                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead&) {
     constexpr int64_t kRowBytes = kValueRow * 2;
     rescale<V>(head_dim, out, keep);
     for (int64_t d = 0; d < head_dim; d += 32) {

@@ -16,8 +16,8 @@ struct DirectState {
 
 // Scores of `count` <= kBlock keys for R rows: scores[r][key].
 template <class T, int R>
-inline void direct_scores(const float (*q)[kMostDims + kLanes], const T* k, int64_t stride, int64_t count, int64_t head_dim,
-                          float (*scores)[kBlock]) {
+inline void direct_scores(const float (*q)[kMostDims + kLanes], const T* k, int64_t stride, int64_t count,
+                          int64_t head_dim, float (*scores)[kBlock]) {
   const int64_t whole = head_dim / kLanes * kLanes;
   for (int64_t first = 0; first < count; first += kLanes) {
     Floats sums[R][kLanes];

@@ -13,8 +13,8 @@ namespace {
 
 // scores[r][key] of `count` <= kBlock keys. kSteps: of 32 dimensions, or 0 where that is known at run time only.
 template <int R, int kSteps>
-inline void pair_scores(const BFloat16 (*q)[kMostDims], const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim,
-                        float (*scores)[kBlock]) {
+inline void pair_scores(const BFloat16 (*q)[kMostDims], const BFloat16* k, int64_t stride, int64_t count,
+                        int64_t head_dim, float (*scores)[kBlock]) {
   const int64_t steps = kSteps ? kSteps : ceil_div(head_dim, 32);
   for (int64_t first = 0; first < count; first += kLanes) {
     Floats sums[R][kLanes];

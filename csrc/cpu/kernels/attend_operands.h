@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "attend_work.h"
+#include "lanes.h"
 
 namespace refusion::cpu::REFUSION_ISA {
 namespace {
@@ -12,7 +13,7 @@ template <class T, class Kind>
 struct Operands;
 
 // Rows of the cache that are wanted soon, asked for while products are taken.
-struct Ahead {
+struct RowsAhead {
   const char* rows = nullptr;
   int64_t stride = 0, bytes = 0, count = 0;
 
@@ -30,7 +31,7 @@ struct VectorProducts {
   // scores[key][lane] of V vectors of queries [steps][kTile].
   template <int V>
   static void score(const Element* keys, int64_t row, int64_t count, const Element* queries, int64_t head_dim,
-                    float* scores, float*, const Ahead& ahead) {
+                    float* scores, float*, const RowsAhead& ahead) {
     // The rows of the next group come while this one is multiplied: one row is too short for the hardware to foresee.
     const int64_t steps = head_dim / Kind::kWidth;
     for (int64_t key = 0; key < count; key += kRows) {
@@ -45,7 +46,7 @@ struct VectorProducts {
   // out[dim][lane] = out * keep + sum of values * weights over the keys `offset`, `offset` + 1 .. of a block.
   template <int V>
   static void add(const Element* values, int64_t step, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep, const Ahead& ahead) {
+                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead& ahead) {
     const Element* first = values + offset / Kind::kWidth * step;
     const int64_t steps = ceil_div(count, Kind::kWidth);
     for (int64_t d = 0; d < head_dim; d += kRows) {
@@ -57,10 +58,10 @@ struct VectorProducts {
 
 template <class T>
 struct Operands<T, Singles> : VectorProducts<Singles> {
+  // A query as words; `to` has room for whole vectors.
   static void query(const T* q, int64_t head_dim, float sign, float* to) {
-    int64_t d = 0;
-    for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load(q + d) * broadcast(sign));
-    for (; d < head_dim; ++d) to[d] = to_float(q[d]) * sign;
+    for (int64_t d = 0; d < head_dim; d += kLanes)
+      store(to + d, load_lanes(q + d, lanes_at(d, head_dim)) * broadcast(sign));
   }
 
   // Keys as they lie where they are float32, else widened.
@@ -106,10 +107,8 @@ template <>
 struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
   static void query(const BFloat16* q, int64_t head_dim, float sign, Element* to) {
     const __m512i flip = _mm512_set1_epi16(sign < 0 ? int16_t(0x8000) : 0);
-    for (int64_t d = 0; d < head_dim; d += 32) {
-      const __mmask32 some = head_dim - d < 32 ? (1u << (head_dim - d)) - 1 : ~0u;
-      _mm512_mask_storeu_epi16(to + d / 2, some, _mm512_xor_si512(_mm512_maskz_loadu_epi16(some, q + d), flip));
-    }
+    for (int64_t d = 0; d < head_dim; d += 32)
+      _mm512_storeu_si512(to + d / 2, _mm512_xor_si512(load_pairs(q + d, head_dim - d), flip));
   }
 
   static const Element* keys(const BFloat16* k, int64_t stride, int64_t count, int64_t head_dim, float* buffer,

@@ -24,8 +24,14 @@ void run_task(const Work& work, const Task& task, Partial partial, const Buffers
 template <class T>
 void finish(const Work& work, const Task& task, float* const* states, int64_t splits) {
   const Attend& op = work.op;
-  for (int64_t first = 0; first < task.rows; first += kLanes) {  // rows, along the lanes
-    const int64_t tile = first / kTile, lane = first % kTile, rows = least(kLanes, task.rows - first);
+  // Rows lie along the lanes; those behind the last hold anything and are not written.
+  for (int64_t first = 0; first < task.rows; first += kLanes) {
+    const int64_t tile = first / kTile, lane = first % kTile, rows = lanes_at(first, task.rows);
+    T* out[kLanes];
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t row = work.token(task, first + i) * op.q_heads + work.query_head(task, first + i);
+      out[i] = static_cast<T*>(op.out) + row * op.head_dim;
+    }
     const auto state = [&](int64_t s) { return partial_at(states[s]).tile(tile, op.head_dim); };
     Floats top = broadcast(kNothing), sum = broadcast(0.0f), share[kSplits];
     for (int64_t s = 0; s < splits; ++s) top = at_least(load(state(s).most + lane), top);
@@ -37,7 +43,7 @@ void finish(const Work& work, const Task& task, float* const* states, int64_t sp
     store(inverse, sum);
     for (float& x : inverse) x = x == 0 ? 0.0f : 1.0f / x;
     for (int64_t d = 0; d < op.head_dim; d += kLanes) {
-      const int64_t dims = least(kLanes, op.head_dim - d);
+      const int64_t dims = lanes_at(d, op.head_dim);
       float square[kLanes][kLanes];
       for (int64_t i = 0; i < dims; ++i) {
         Floats x = broadcast(0.0f);
@@ -45,12 +51,7 @@ void finish(const Work& work, const Task& task, float* const* states, int64_t sp
         store(square[i], x * load(inverse));
       }
       transpose(square, kLanes, square, kLanes, rows);
-      for (int64_t i = 0; i < rows; ++i) {
-        const int64_t row = work.token(task, first + i) * op.q_heads + work.query_head(task, first + i);
-        T* const to = static_cast<T*>(op.out) + row * op.head_dim + d;
-        if (dims == kLanes) store(to, load(square[i]));
-        else store_part(to, load(square[i]), dims);
-      }
+      for (int64_t i = 0; i < rows; ++i) store_lanes(out[i] + d, load(square[i]), dims);
     }
   }
 }

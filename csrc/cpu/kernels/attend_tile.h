@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTile = 2 * kLanes;
 constexpr int kBlock = 128;           // keys between two rescalings; even, so that pairs of keys never straddle blocks
-constexpr int64_t kMostDims = 256;
+constexpr int64_t kMostDims = 256;    // head_dim at most
 constexpr float kNothing = -1.7e38f;  // maximum before any key: finite, so that differences are never NaN
 
 #if defined(__AVX512F__)

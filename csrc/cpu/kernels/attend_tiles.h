@@ -99,10 +99,8 @@ bool block_finite(const T* v, int64_t stride, int64_t count, int64_t head_dim, c
   Floats sum = zero;
   for (int64_t i = 0; i < count; ++i) {
     if (!seen[i]) continue;
-    const T* row = v + i * stride;
-    int64_t d = 0;
-    for (; d + kLanes <= head_dim; d += kLanes) sum = fma(load(row + d), zero, sum);
-    if (d < head_dim) sum = fma(load_part(row + d, head_dim - d, 0.0f), zero, sum);
+    for (int64_t d = 0; d < head_dim; d += kLanes)
+      sum = fma(load_lanes(v + i * stride + d, lanes_at(d, head_dim)), zero, sum);
   }
   return reduce_add(sum) == 0.0f;
 }
@@ -116,10 +114,18 @@ void arrange_queries(const Work& work, const Task& task, int64_t first, typename
   for (int64_t i = 0; i < kLanes; ++i) {
     auto* row = spare + i * kMostDims;
     if (first + i < task.rows) Operands<T, Kind>::query(work.query<T>(task, first + i), head_dim, work.sign, row);
-    else std::memset(row, 0, kMostDims * 4);
+    else std::memset(row, 0, size_t(steps) * 4);
   }
   for (int64_t step = 0; step < steps; step += kLanes)
-    transpose(spare + step, kMostDims, to + step * kTile, kTile, least(kLanes, steps - step));
+    transpose(spare + step, kMostDims, to + step * kTile, kTile, lanes_at(step, steps));
+}
+
+// Keys of a block that a tile takes: behind the committed rows only those that some row of it sees, from an even one on
+// (keys go in pairs).
+Range keys_of(Range block, int64_t committed, Range windows) {
+  if (block.begin < committed) return {block.begin, least(block.end, most(committed, windows.end))};
+  const int64_t first = most(block.begin, windows.begin);
+  return {first - (first - block.begin) % 2, least(block.end, windows.end)};
 }
 
 template <int V>
@@ -152,7 +158,7 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
 
   const auto ahead = [&](const T* base, int64_t row, int64_t begin, int64_t end) {
     constexpr int64_t size = sizeof(T);
-    return Ahead{reinterpret_cast<const char*>(base + begin * row), row * size, head_dim * size, end - begin};
+    return RowsAhead{reinterpret_cast<const char*>(base + begin * row), row * size, head_dim * size, end - begin};
   };
   for (int64_t block = task.begin; block < task.end; block += kBlock) {
     const int64_t block_end = least(block + kBlock, task.end);
@@ -171,16 +177,9 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
     const Element* values = nullptr;  // until the first tile has its weights
 
     for (int64_t t = 0; t < tiles; ++t) {
-      // Behind the committed rows only the keys that some row of the tile sees; from an even one, for pairs.
-      int64_t first = block, last = block_end;
-      if (block >= committed) {
-        first = most(block, windows[t].all.begin), first -= (first - block) % 2;
-        last = least(block_end, windows[t].all.end);
-      } else {
-        last = least(block_end, most(committed, windows[t].all.end));
-      }
-      if (first >= last) continue;
-      const int64_t count = last - first, offset = first - block;
+      const Range taken = keys_of({block, block_end}, committed, windows[t].all);
+      if (taken.begin >= taken.end) continue;
+      const int64_t first = taken.begin, count = taken.end - first, offset = first - block;
       const Partial state = partial.tile(t, head_dim);
       const bool narrow = task.rows - t * kTile <= kLanes;
       const Element* queries_of_tile = queries + t * kTile * steps;
@@ -189,7 +188,7 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
       const auto run = [&](auto vectors) {
         constexpr int V = decltype(vectors)::value;
         Ops::template score<V>(keys + offset * key_row, key_row, count, queries_of_tile, head_dim, buffers.scores,
-                               buffers.weights, leads ? ahead(v, v_row, block, block_end) : Ahead());
+                               buffers.weights, leads ? ahead(v, v_row, block, block_end) : RowsAhead());
         softmax<V>(buffers.scores, first, count, committed, work.scale, windows[t], state, keep);
         if (!finite) {
           add_seen(v + first * v_row, v_row, count, head_dim, seen + offset, buffers.scores, V * kLanes, keep,
@@ -199,7 +198,7 @@ void attend_tiles(const Work& work, const Task& task, Partial partial, const Buf
         if (leads) values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
         const Element* weights = Ops::weights(buffers.scores, count, V, buffers.weights);
         Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep,
-                              leads ? ahead(k, k_row, block_end, least(block_end + kBlock, task.end)) : Ahead());
+                              leads ? ahead(k, k_row, block_end, least(block_end + kBlock, task.end)) : RowsAhead());
       };
       if (narrow) run(Vectors<1>());
       else run(Vectors<2>());

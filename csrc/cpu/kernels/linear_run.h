@@ -58,7 +58,7 @@ void deliver_row(const Linear& op, const float* sums, int64_t row, int64_t first
   }
 }
 
-constexpr int64_t kParallelPacked = 1 << 14;  // elements below which a parallel region costs more than it saves
+constexpr int64_t kParallelPacked = 1 << 14;  // elements to norm or gate below which one thread is faster
 
 template <class Rows>
 void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
@@ -72,8 +72,8 @@ void multiply_panel(const Linear& op, int64_t first_row, int64_t rows) {
   float* const memory = static_cast<float*>(
       scratch(size_t(threads * sums) * sizeof(float) + size_t(Rows::room_for(rows) * stride) * sizeof(Packed)));
   const Rows panel{reinterpret_cast<Packed*>(memory + threads * sums), rows, stride};
-  const bool share = parallel && (op.norm || op.gated) && rows * op.width > kParallelPacked;
-#pragma omp parallel for num_threads(threads) if (share)
+  const bool packed_by_all = parallel && (op.norm || op.gated) && rows * op.width > kParallelPacked;
+#pragma omp parallel for num_threads(threads) if (packed_by_all)
   for (int64_t row = 0; row < rows; ++row) pack<T>(op, first_row + row, panel.row(row));
   panel.arrange();
   // A thread takes neighbours: what it asks for ahead is then mostly its own.

@@ -58,8 +58,8 @@ struct ScoreState {
   float given_logit = -INFINITY;
 };
 
-// Adds n logits to the sums and returns the greatest. Without `kAll`, there is no weighted sum, and the sum is NaN where
-// a logit is.
+// Adds n logits to the sums and returns the greatest. Without `kAll`, there is no weighted sum, and the sum is NaN
+// where a logit is.
 template <bool kAll, class T>
 inline float sum_block(const T* x, int64_t n, ScoreSums* sums) {
   constexpr int64_t kAhead = 4096 / int64_t(sizeof(T));  // the next blocks arrive while this one is worked on

@@ -127,7 +127,7 @@ def linear(config: ModelConfig, dtype: str, rows: int, gated: bool = False) -> C
     norm = (torch.rand(hidden) + 0.5).to(DTYPES[dtype])
     out = torch.empty(rows, shape[0], dtype=DTYPES[dtype])
     our_layer, its_layer = cycle(weights), cycle(weights)
-    first: dict[str, Any] = {"gated": True} if gated else {"norm": norm}
+    before: dict[str, Any] = {"gated": True} if gated else {"norm": norm}
 
     def torch_way(weight: Tensor | None = None, x: Tensor = x) -> Tensor:
         weight = next(its_layer) if weight is None else weight
@@ -137,7 +137,7 @@ def linear(config: ModelConfig, dtype: str, rows: int, gated: bool = False) -> C
         return F.linear(F.silu(gate) * up, weight)
 
     def error() -> float:
-        found = refusion_ext.linear(x, weights[0], **first)
+        found = refusion_ext.linear(x, weights[0], **before)
         return _relative(found, torch_way(weights[0]), torch_way(weights[0].double(), x.double()))
 
     size = weights[0].numel() * weights.element_size()
@@ -145,7 +145,7 @@ def linear(config: ModelConfig, dtype: str, rows: int, gated: bool = False) -> C
         "linear",
         f"{'gated' if gated else 'norm'}, [{rows} x {shape[1]}] . [{shape[0]} x {shape[1]}]",
         dtype,
-        lambda: refusion_ext.linear(x, next(our_layer), **first, out=out),
+        lambda: refusion_ext.linear(x, next(our_layer), **before, out=out),
         {"silu + product + linear" if gated else "rms_norm + linear": torch_way},
         error,
         read=size,
