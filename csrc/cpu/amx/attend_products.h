@@ -80,12 +80,10 @@ struct Operands<BFloat16, Tiles> {
   }
 
   // Pairs of keys, filled up with zeros to whole products.
-  static const Element* weights(const float* scores, int64_t count, int vectors, float* buffer) {
-    Vectors::weights(scores, count, vectors, buffer);
-    auto* pairs = reinterpret_cast<Element*>(buffer);
+  static Floats weigh(const float* column, int64_t count, Floats top, float scale, Element* weights) {
     for (int64_t pair = ceil_div(count, 2); pair % (kTileKeys / 2) != 0; ++pair)
-      for (int v = 0; v < vectors; ++v) _mm512_storeu_si512(pairs + pair * kTile + v * kLanes, _mm512_setzero_si512());
-    return pairs;
+      _mm512_storeu_si512(weights + pair * kTile, _mm512_setzero_si512());
+    return Vectors::weigh(column, count, top, scale, weights);
   }
 
   // Writes scores of whole groups of sixteen keys; `spare` holds what is copied of the last one, so that no row behind
@@ -110,7 +108,7 @@ struct Operands<BFloat16, Tiles> {
   // out = out * keep + V^T P^T for keys `offset` .. of the block, 32 dimensions and up to 32 rows at a time.
   template <int V>
   static void add(const Element* values, int64_t, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead&) {
+                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead&, const RowsAhead&) {
     constexpr int64_t kRowBytes = kValueRow * 2;
     rescale<V>(head_dim, out, keep);
     for (int64_t d = 0; d < head_dim; d += 32) {

@@ -46,11 +46,13 @@ struct VectorProducts {
   // out[dim][lane] = out * keep + sum of values * weights over the keys `offset`, `offset` + 1 .. of a block.
   template <int V>
   static void add(const Element* values, int64_t step, int64_t offset, int64_t count, const Element* weights,
-                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead& ahead) {
+                  int64_t head_dim, float* out, const Floats* keep, const RowsAhead& keys_ahead,
+                  const RowsAhead& values_ahead) {
     const Element* first = values + offset / Kind::kWidth * step;
     const int64_t steps = ceil_div(count, Kind::kWidth);
     for (int64_t d = 0; d < head_dim; d += kRows) {
-      ahead.ask(ahead.count * d / head_dim, ahead.count * (d + kRows) / head_dim);
+      keys_ahead.ask(keys_ahead.count * d / head_dim, keys_ahead.count * (d + kRows) / head_dim);
+      values_ahead.ask(values_ahead.count * d / head_dim, values_ahead.count * (d + kRows) / head_dim);
       multiply_rows<Kind, V>(least(kRows, head_dim - d), first + d, 1, step, weights, steps, out + d * kTile, keep);
     }
   }
@@ -58,6 +60,8 @@ struct VectorProducts {
 
 template <class T>
 struct Operands<T, Singles> : VectorProducts<Singles> {
+  using Element = float;
+
   // A query as words; `to` has room for whole vectors.
   static void query(const T* q, int64_t head_dim, float sign, float* to) {
     for (int64_t d = 0; d < head_dim; d += kLanes)
@@ -92,7 +96,16 @@ struct Operands<T, Singles> : VectorProducts<Singles> {
     return buffer;
   }
 
-  static const float* weights(const float* scores, int64_t, int, float*) { return scores; }
+  // Weights of one vector of rows, column[key * kTile], from their scores and maxima; returns their sum.
+  static Floats weigh(const float* column, int64_t count, Floats top, float scale, float* weights) {
+    Floats sum = broadcast(0.0f);
+    for (int64_t i = 0; i < count; ++i) {
+      const Floats p = weight((load(column + i * kTile) - top) * broadcast(scale));
+      store(weights + i * kTile, p);
+      sum = sum + p;
+    }
+    return sum;
+  }
 
  private:
   static void widen_row(const T* from, int64_t n, float* to) {
@@ -105,6 +118,8 @@ struct Operands<T, Singles> : VectorProducts<Singles> {
 #if defined(__AVX512BF16__)
 template <>
 struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
+  using Element = Pairs::Element;
+
   static void query(const BFloat16* q, int64_t head_dim, float sign, Element* to) {
     const __m512i flip = _mm512_set1_epi16(sign < 0 ? int16_t(0x8000) : 0);
     for (int64_t d = 0; d < head_dim; d += 32)
@@ -121,41 +136,60 @@ struct Operands<BFloat16, Pairs> : VectorProducts<Pairs> {
     return reinterpret_cast<const Element*>(copy);
   }
 
-  // Pairs of keys: [count / 2][head_dim]; an odd last key is paired with zeros.
+  // Pairs of keys: [count / 2][head_dim]; an odd last key is paired with zeros. Instructions are chosen that go where
+  // products do not: on Zen 4 a permutation of two registers takes a slot of theirs.
   static const Element* values(const BFloat16* v, int64_t stride, int64_t count, int64_t head_dim, const uint8_t* seen,
                                float* buffer, int64_t* step) {
     *step = head_dim;
     auto* pairs = reinterpret_cast<Element*>(buffer);
-    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
-                                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    // Words are interleaved within quarters of a register: with its eighths in this order they come out as they lay.
+    const __m512i eighths = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     for (int64_t i = 0; i < count; i += 2)
       for (int64_t d = 0; d < head_dim; d += 32) {
         const int64_t some = least(32, head_dim - d);
         const auto row = [&](int64_t key) {
           const bool use = key < count && (seen == nullptr || seen[key]);
-          return use ? load_pairs(v + key * stride + d, some) : _mm512_setzero_si512();
+          return _mm512_permutexvar_epi64(eighths, use ? load_pairs(v + key * stride + d, some) : __m512i());
         };
         const __m512i even = row(i), odd = row(i + 1);
+        const __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
         Element* const to = pairs + i / 2 * head_dim + d;
-        _mm512_mask_storeu_epi32(to, first_lanes(least(16, some)), _mm512_permutex2var_epi16(even, low, odd));
-        if (some > 16)
-          _mm512_mask_storeu_epi32(to + 16, first_lanes(some - 16), _mm512_permutex2var_epi16(even, high, odd));
+        if (some == 32) {
+          _mm512_storeu_si512(to, low);
+          _mm512_storeu_si512(to + 16, high);
+        } else {
+          _mm512_mask_storeu_epi32(to, first_lanes(least(16, some)), low);
+          if (some > 16) _mm512_mask_storeu_epi32(to + 16, first_lanes(some - 16), high);
+        }
       }
     return pairs;
   }
 
-  static const Element* weights(const float* scores, int64_t count, int vectors, float* buffer) {
-    auto* pairs = reinterpret_cast<Element*>(buffer);
-    for (int64_t i = 0; i < count; i += 2)
-      for (int v = 0; v < vectors; ++v) {
-        const Floats low = load(scores + i * kTile + v * kLanes);
-        const Floats high = i + 1 < count ? load(scores + (i + 1) * kTile + v * kLanes) : broadcast(0.0f);
-        const __m512i even = _mm512_cvtepu16_epi32(narrow(low, BFloat16()));
-        const __m512i odd = _mm512_cvtepu16_epi32(narrow(high, BFloat16()));
-        _mm512_storeu_si512(pairs + i / 2 * kTile + v * kLanes, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-      }
-    return pairs;
+  // Pairs of keys; an odd last one is paired with zeros. The sum is that of the weights as they are rounded.
+  static Floats weigh(const float* column, int64_t count, Floats top, float scale, Element* weights) {
+    const __m512i interleaved = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
+                                                 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const auto ones = __m512bh(_mm512_set1_epi16(0x3f80));
+    const auto of = [&](int64_t i) { return rough_exp2((load(column + i * kTile) - top) * broadcast(scale)); };
+    Floats sum = broadcast(0.0f);
+    for (int64_t i = 0; i < count; i += 2) {
+      const auto halves = __m512i(_mm512_cvtne2ps_pbh(i + 1 < count ? of(i + 1) : broadcast(0.0f), of(i)));
+      const __m512i pairs = _mm512_permutexvar_epi16(interleaved, halves);
+      _mm512_storeu_si512(weights + i / 2 * kTile, pairs);
+      sum = _mm512_dpbf16_ps(sum, __m512bh(pairs), ones);
+    }
+    return sum;
+  }
+
+ private:
+  // 2^t for t <= 0 to 4e-6, a thousandth of what rounding to bfloat16 takes; exact at integers.
+  static Floats rough_exp2(Floats t) {
+    const Floats r = _mm512_reduce_ps(t, 9);  // t - floor(t)
+    Floats y = broadcast(0.013555747f);
+    y = fma(y, r, broadcast(0.052032370f));
+    y = fma(y, r, broadcast(0.24137976f));
+    y = fma(y, r, broadcast(0.69303212f));
+    return _mm512_scalef_ps(fma(y, r, broadcast(1.0f)), t);
   }
 };
 #endif

@@ -17,7 +17,7 @@ constexpr int64_t kParallelProducts = 1 << 20;  // multiply-adds below which a p
 template <class T, class Kind>
 void run_task(const Work& work, const Task& task, Partial partial, const Buffers& buffers) {
   if (task.rows <= kDirectRows && task.first == 0) attend_direct<T>(work, task, partial);
-  else attend_tiles<T, Kind>(work, task, partial, buffers);
+  else TiledTask<T, Kind>(work, task, partial, buffers).run();
 }
 
 // Merges the states of one task's key splits in order and writes the rows of `out`.

@@ -52,29 +52,37 @@ TileWindows windows_of(const Work& work, const Task& task, int64_t first) {
   return w;
 }
 
-// Scores to weights, in place; updates most and sum and returns the factor for what was accumulated before.
+// Hides what a tile's rows do not see of a block's keys first .. first + count; top: the maxima with these keys.
 template <int V>
-inline void softmax(float* scores, int64_t first, int64_t count, int64_t committed, float scale,
-                    const TileWindows& windows, Partial state, Floats* keep) {
+inline void mask_scores(float* scores, int64_t first, int64_t count, int64_t committed, const TileWindows& windows,
+                        const float* most_before, Floats* top) {
   for (int v = 0; v < V; ++v) {
-    float* column = scores + v * kLanes;
-    const Floats before = load(state.most + v * kLanes);
     const Floats begin = load(windows.begin + v * kLanes), end = load(windows.end + v * kLanes);
-    Floats top = before;
-    for (int64_t i = 0; i < count; ++i) {
-      Floats x = load(column + i * kTile);
-      if (first + i >= committed) store(column + i * kTile, x = visible(x, broadcast(float(first + i)), begin, end));
-      top = at_least(x, top);
+    for (int64_t i = most(0, committed - first); i < count; ++i) {
+      float* x = scores + i * kTile + v * kLanes;
+      store(x, visible(load(x), broadcast(float(first + i)), begin, end));
     }
-    Floats sum = broadcast(0.0f);
-    for (int64_t i = 0; i < count; ++i) {
-      const Floats p = weight((load(column + i * kTile) - top) * broadcast(scale));
-      store(column + i * kTile, p);
-      sum = sum + p;
-    }
-    keep[v] = weight((before - top) * broadcast(scale));
-    store(state.most + v * kLanes, top);
-    store(state.sum + v * kLanes, fma(load(state.sum + v * kLanes), keep[v], sum));
+    top[v] = load(most_before + v * kLanes);
+  }
+  const auto at = [&](int64_t i, int v) { return load(scores + i * kTile + v * kLanes); };
+  int64_t i = 0;
+  for (; i + 2 <= count; i += 2)
+    for (int v = 0; v < V; ++v) top[v] = at_least(at_least(at(i, v), at(i + 1, v)), top[v]);
+  if (i < count)
+    for (int v = 0; v < V; ++v) top[v] = at_least(at(i, v), top[v]);
+}
+
+// Scores to the weights that `Ops` takes; updates most and sum. keep: the factor for what was accumulated before.
+template <class Ops, int V>
+inline void softmax(const float* scores, int64_t count, float scale, const Floats* top, const Partial& state,
+                    typename Ops::Element* weights, Floats* keep) {
+  for (int v = 0; v < V; ++v) {
+    float* const most = state.most + v * kLanes;
+    float* const sum = state.sum + v * kLanes;
+    keep[v] = weight((load(most) - top[v]) * broadcast(scale));
+    store(most, top[v]);
+    const Floats more = Ops::weigh(scores + v * kLanes, count, top[v], scale, weights + v * kLanes);
+    store(sum, fma(load(sum), keep[v], more));
   }
 }
 
@@ -128,83 +136,116 @@ Range keys_of(Range block, int64_t committed, Range windows) {
   return {first - (first - block.begin) % 2, least(block.end, windows.end)};
 }
 
-template <int V>
-struct Vectors {
-  static constexpr int value = V;
-};
+// Rows [begin, end) of a cache, to be asked for.
+template <class T>
+RowsAhead rows_ahead(const T* cache, int64_t row, int64_t head_dim, Range rows) {
+  constexpr int64_t size = sizeof(T);
+  return {reinterpret_cast<const char*>(cache + rows.begin * row), row * size, head_dim * size, rows.end - rows.begin};
+}
 
+// A task: its tiles of queries against one block of keys after the other.
 template <class T, class Kind>
-void attend_tiles(const Work& work, const Task& task, Partial partial, const Buffers& buffers) {
+class TiledTask {
+ public:
+  TiledTask(const Work& work, const Task& task, const Partial& partial, const Buffers& buffers)
+      : work(work), task(task), partial(partial), buffers(buffers) {}
+
+  void run() {
+    [[maybe_unused]] const typename Kind::Setup setup;
+    start();
+    for (int64_t key = task.begin; key < task.end; key += kBlock) {
+      Block block = block_at(key);
+      for (int64_t t = 0; t < tiles; ++t) {
+        if (task.rows - t * kTile <= kLanes) attend_tile<1>(t, block);
+        else attend_tile<2>(t, block);
+      }
+    }
+  }
+
+ private:
   using Element = typename Kind::Element;
   using Ops = Operands<T, Kind>;
-  const Attend& op = work.op;
-  const int64_t head_dim = op.head_dim, committed = op.committed[task.sequence];
-  const int64_t tiles = ceil_div(task.rows, kTile), steps = head_dim / Kind::kWidth;
-  const T* k = work.cache<T>(op.k_cache, op.k_strides, task);
-  const T* v = work.cache<T>(op.v_cache, op.v_strides, task);
-  auto* queries = reinterpret_cast<Element*>(buffers.queries);
-  [[maybe_unused]] const typename Kind::Setup setup;
 
-  for (int64_t first = 0; first < task.rows; first += kLanes)
-    arrange_queries<T, Kind>(work, task, first, reinterpret_cast<Element*>(buffers.scores),
-                             queries + first / kTile * kTile * steps + first % kTile);
-  TileWindows windows[kTaskRows / kTile];
-  for (int64_t t = 0; t < tiles; ++t) {
-    windows[t] = windows_of(work, task, t * kTile);
-    const Partial state = partial.tile(t, head_dim);
-    for (int i = 0; i < kTile; ++i) state.most[i] = kNothing, state.sum[i] = 0;
-    std::memset(state.out, 0, size_t(kTile * head_dim) * 4);
-  }
+  struct Block {
+    Range rows;             // of the cache
+    bool all_seen, finite;  // finite: every value that some token sees
+    uint8_t seen[kBlock];   // where not all_seen: does any token see the row?
+    const Element* keys;
+    int64_t key_row;
+    const Element* values = nullptr;  // packed once the first tile has its weights
+    int64_t value_step = 0;
 
-  const auto ahead = [&](const T* base, int64_t row, int64_t begin, int64_t end) {
-    constexpr int64_t size = sizeof(T);
-    return RowsAhead{reinterpret_cast<const char*>(base + begin * row), row * size, head_dim * size, end - begin};
+    int64_t size() const { return rows.end - rows.begin; }
+    const uint8_t* seen_or_all() const { return all_seen ? nullptr : seen; }
   };
-  for (int64_t block = task.begin; block < task.end; block += kBlock) {
-    const int64_t block_end = least(block + kBlock, task.end);
-    const bool masked = block_end > committed;
-    const uint8_t* seen = nullptr;
-    uint8_t seen_here[kBlock];
-    if (masked) {
-      for (int64_t key = block; key < block_end; ++key)
-        seen_here[key - block] = key < committed || work.seen[task.seen + key - committed];
-      seen = seen_here;
-    }
-    const int64_t size = block_end - block, k_row = op.k_strides.row, v_row = op.v_strides.row;
-    const bool finite = !masked || block_finite(v + block * v_row, v_row, size, head_dim, seen);
-    int64_t key_row, value_step = 0;
-    const Element* keys = Ops::keys(k + block * k_row, k_row, size, head_dim, buffers.keys, &key_row);
-    const Element* values = nullptr;  // until the first tile has its weights
 
+  // Packs the queries and empties the states.
+  void start() {
+    for (int64_t first = 0; first < task.rows; first += kLanes)
+      arrange_queries<T, Kind>(work, task, first, reinterpret_cast<Element*>(buffers.scores),
+                               queries + first / kTile * kTile * steps + first % kTile);
     for (int64_t t = 0; t < tiles; ++t) {
-      const Range taken = keys_of({block, block_end}, committed, windows[t].all);
-      if (taken.begin >= taken.end) continue;
-      const int64_t first = taken.begin, count = taken.end - first, offset = first - block;
+      windows[t] = windows_of(work, task, t * kTile);
       const Partial state = partial.tile(t, head_dim);
-      const bool narrow = task.rows - t * kTile <= kLanes;
-      const Element* queries_of_tile = queries + t * kTile * steps;
-      Floats keep[2];
-      const bool leads = values == nullptr;  // and asks for the values, then for the keys of the next block
-      const auto run = [&](auto vectors) {
-        constexpr int V = decltype(vectors)::value;
-        Ops::template score<V>(keys + offset * key_row, key_row, count, queries_of_tile, head_dim, buffers.scores,
-                               buffers.weights, leads ? ahead(v, v_row, block, block_end) : RowsAhead());
-        softmax<V>(buffers.scores, first, count, committed, work.scale, windows[t], state, keep);
-        if (!finite) {
-          add_seen(v + first * v_row, v_row, count, head_dim, seen + offset, buffers.scores, V * kLanes, keep,
-                   state.out);
-          return;
-        }
-        if (leads) values = Ops::values(v + block * v_row, v_row, size, head_dim, seen, buffers.values, &value_step);
-        const Element* weights = Ops::weights(buffers.scores, count, V, buffers.weights);
-        Ops::template add<V>(values, value_step, offset, count, weights, head_dim, state.out, keep,
-                              leads ? ahead(k, k_row, block_end, least(block_end + kBlock, task.end)) : RowsAhead());
-      };
-      if (narrow) run(Vectors<1>());
-      else run(Vectors<2>());
+      for (int i = 0; i < kTile; ++i) state.most[i] = kNothing, state.sum[i] = 0;
+      std::memset(state.out, 0, size_t(kTile * head_dim) * 4);
     }
   }
-}
+
+  Block block_at(int64_t first) const {
+    Block block;
+    block.rows = {first, least(first + kBlock, task.end)};
+    block.all_seen = block.rows.end <= committed;
+    if (!block.all_seen)
+      for (int64_t row = first; row < block.rows.end; ++row)
+        block.seen[row - first] = row < committed || work.seen[task.seen + row - committed];
+    block.finite = block.all_seen || block_finite(v + first * v_row, v_row, block.size(), head_dim, block.seen);
+    block.keys = Ops::keys(k + first * k_row, k_row, block.size(), head_dim, buffers.keys, &block.key_row);
+    return block;
+  }
+
+  template <int V>
+  void attend_tile(int64_t t, Block& block) const {
+    const Range taken = keys_of(block.rows, committed, windows[t].all);
+    if (taken.begin >= taken.end) return;
+    const int64_t count = taken.end - taken.begin, offset = taken.begin - block.rows.begin;
+    const Partial state = partial.tile(t, head_dim);
+    // The first tile asks for rows that come next: the values of the first block, then keys and values of the next one.
+    const bool leads = block.values == nullptr;
+    const Range next = leads ? Range{block.rows.end, least(block.rows.end + kBlock, task.end)} : Range{0, 0};
+    const Range first = leads && block.rows.begin == task.begin ? block.rows : Range{0, 0};
+    Floats top[V], keep[V];
+
+    Ops::template score<V>(block.keys + offset * block.key_row, block.key_row, count, queries + t * kTile * steps,
+                           head_dim, buffers.scores, buffers.weights, rows_ahead(v, v_row, head_dim, first));
+    mask_scores<V>(buffers.scores, taken.begin, count, committed, windows[t], state.most, top);
+    if (!block.finite) {
+      softmax<Operands<float, Singles>, V>(buffers.scores, count, work.scale, top, state, buffers.weights, keep);
+      add_seen(v + taken.begin * v_row, v_row, count, head_dim, block.seen + offset, buffers.weights, V * kLanes, keep,
+               state.out);
+      return;
+    }
+    auto* weights = reinterpret_cast<Element*>(buffers.weights);
+    softmax<Ops, V>(buffers.scores, count, work.scale, top, state, weights, keep);
+    if (leads)
+      block.values = Ops::values(v + block.rows.begin * v_row, v_row, block.size(), head_dim, block.seen_or_all(),
+                                 buffers.values, &block.value_step);
+    Ops::template add<V>(block.values, block.value_step, offset, count, weights, head_dim, state.out, keep,
+                         rows_ahead(k, k_row, head_dim, next), rows_ahead(v, v_row, head_dim, next));
+  }
+
+  const Work& work;
+  const Task& task;
+  const Partial partial;
+  const Buffers& buffers;
+  const int64_t head_dim = work.op.head_dim, committed = work.op.committed[task.sequence];
+  const int64_t tiles = ceil_div(task.rows, kTile), steps = head_dim / Kind::kWidth;
+  const int64_t k_row = work.op.k_strides.row, v_row = work.op.v_strides.row;
+  const T* const k = work.cache<T>(work.op.k_cache, work.op.k_strides, task);
+  const T* const v = work.cache<T>(work.op.v_cache, work.op.v_strides, task);
+  Element* const queries = reinterpret_cast<Element*>(buffers.queries);
+  TileWindows windows[kTaskRows / kTile];
+};
 
 }  // namespace
 }  // namespace refusion::cpu::REFUSION_ISA
