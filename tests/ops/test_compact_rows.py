@@ -81,3 +81,12 @@ def test_rows_in_place_stay() -> None:
 def test_rows_at_odd_addresses(dtype: torch.dtype) -> None:
     whole = random_cache(2, 2, 1, 2, 20, 27, dtype=dtype)
     check(whole[..., 1:25], [(2, [3, 5, 9, 19])])
+
+
+@pytest.mark.parametrize("offset", [0, 8], ids=["lines", "no-lines"])  # rows that begin at cache lines, or do not
+def test_more_than_caches_hold(offset: int) -> None:
+    """From 32 MiB on, rows of whole cache lines are written past the caches."""
+    whole = random_cache(1, 2, 1, 2, 36000, 192, dtype=torch.bfloat16)
+    kept = sorted(torch.randperm(36000)[:33000].tolist())
+    check(whole[..., offset : offset + 128], [(0, kept)])
+    assert 2 * 2 * len(kept) * 128 * 2 >= 32 << 20
