@@ -111,6 +111,15 @@ inline void move_reference(ScoreSums* sums, float reference) {
   sums->sum *= factor;
 }
 
+// Where the block's first logit of this value is.
+template <class T>
+inline int64_t find_in_block(const T* x, int64_t n, float value) {
+  int64_t at = 0;
+  while (at + kLanes <= n && !equal(load(x + at), broadcast(value))) at += kLanes;
+  while (to_float(x[at]) != value) ++at;
+  return at;
+}
+
 // Best and second best of the block into the state. NaN never wins.
 template <class T>
 inline void rank_block(const T* x, int64_t n, int64_t first_id, ScoreState* state) {
@@ -136,21 +145,19 @@ inline void rank_block(const T* x, int64_t n, int64_t first_id, ScoreState* stat
   }
   if (best > state->best.value) {
     second = state->best.value > second ? state->best.value : second;
-    int64_t at = 0;
-    while (at + kLanes <= n && !equal(load(x + at), broadcast(best))) at += kLanes;
-    while (to_float(x[at]) != best) ++at;
-    state->best = {best, first_id + at};
+    state->best = {best, first_id + find_in_block(x, n, best)};
   } else {
     second = best > second ? best : second;
   }
   state->second = second > state->second ? second : state->second;
 }
 
-// Best, second best and sample among the ids of the block that may be chosen.
+// Best, second best and sample among the ids of the block, of which all may be chosen; most: the greatest logit.
 template <class T>
 inline void choose_in_block(const T* x, int64_t n, int64_t first_id, float most, const RowChoice& choice,
                             ScoreState* state) {
-  if (most > (choice.margin ? state->second : state->best.value)) rank_block(x, n, first_id, state);
+  if (choice.margin && most > state->second) rank_block(x, n, first_id, state);
+  else if (most > state->best.value) state->best = {most, first_id + find_in_block(x, n, most)};
   if (choice.sample_key && most > -INFINITY)
     sample_block(x, n, first_id, choice.temperature, choice.sample_key, &state->draw);
 }
@@ -196,7 +203,7 @@ inline void add_block(const T* x, int64_t n, int64_t first_id, const RowChoice& 
   for (int64_t i = 0; i < n; ++i) allowed[i] = to_float(x[i]);
   for (int64_t i = 0; i < choice.suppressed_count; ++i)
     if (inside(choice.suppressed[i])) allowed[choice.suppressed[i] - first_id] = -INFINITY;
-  choose_in_block(allowed, n, first_id, most, choice, state);
+  choose_in_block(allowed, n, first_id, max_block(allowed, n), choice, state);
 }
 
 inline void merge(ScoreSums* sums, ScoreSums other) {
