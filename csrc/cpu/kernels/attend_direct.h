@@ -121,9 +121,10 @@ void direct_keys(const Work& work, const T* k, const T* v, const DirectProducts<
     const int64_t count = key + kBlock < end ? kBlock : end - key;
     products.score(k + key * k_row, k_row, count, head_dim, scores);
     for (int r = 0; r < R; ++r) {
-      float most = state.most[r];
-      for (int64_t i = 0; i < count; ++i) most = scores[r][i] > most ? scores[r][i] : most;
       for (int64_t i = count; i % kLanes != 0; ++i) scores[r][i] = -__builtin_inff();
+      Floats top = broadcast(state.most[r]);
+      for (int64_t i = 0; i < count; i += kLanes) top = at_least(load(scores[r] + i), top);
+      const float most = reduce_max(top);
       float keep[kLanes];
       store(keep, weight(broadcast((state.most[r] - most) * work.scale)));
       Floats sum = broadcast(0.0f);
