@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from refusion.benchmarks import forward
+from refusion.benchmarks import batch, forward
 from refusion.benchmarks.machine import Machine
 from refusion.benchmarks.shapes import PRESETS
 from refusion.cli import main
+from refusion.cli.options import BUNDLED
 
 
 def machine() -> Machine:
@@ -27,6 +28,16 @@ def test_forward_counts_what_must_be_read() -> None:
     assert timing.bytes == weights + rows
     assert timing.floor == timing.bytes / 2e9  # the bandwidth of memory, not of a cache
     assert timing.seconds > 0
+
+
+def test_batches_are_timed_for_every_model_and_thread_count() -> None:
+    threads = torch.get_num_threads()
+    timings = list(batch.measure(BUNDLED, 0.01, prompts=2, max_new_tokens=4))
+    cases = {(t.model, t.dtype, t.threads) for t in timings}
+    models = ("code-refusion", "python-bytes", "code-ar")
+    assert cases == {(m, d, n) for m in models for d in ("float32", "bfloat16") for n in (1, threads)}
+    assert all(t.alone > 0 and t.together > 0 for t in timings)
+    assert torch.get_num_threads() == threads
 
 
 def test_bench_command_writes_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--decode", nargs="?", const="", metavar="REGEX", help="decode suite, of the settings that match"
     )
     parser.add_argument("--forward", action="store_true", help="a forward of 16 tokens against reading its weights")
+    parser.add_argument("--batch", action="store_true", help="eight prompts one by one and as a batch")
     parser.add_argument("--overhead", action="store_true", help="cost of an eager call and of a small forward")
     parser.add_argument("--preset", choices=PRESETS, default="0.6b", help="shapes of the model (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
@@ -45,12 +46,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     import torch
 
-    from ..benchmarks import forward, machine, overhead, report, shapes
+    from ..benchmarks import batch, forward, machine, overhead, report, shapes
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    everything = args.op is None and args.decode is None and not args.overhead and not args.forward
+    everything = args.op is None and args.decode is None and not (args.forward or args.batch or args.overhead)
     measured = machine.measure(min(args.seconds, 1.0))
     print("\n".join(report.machine_lines(measured)), flush=True)
     written: dict[str, Any] = {"machine": measured.as_dict()}
@@ -66,10 +67,16 @@ def run(args: argparse.Namespace) -> int:
         timing = forward.measure(shapes.PRESETS[args.preset], measured, args.seconds)
         print("\n" + "\n".join(timing.lines()), flush=True)
         written["forward"] = dataclasses.asdict(timing)
+    if everything or args.batch:
+        print(f"\n{batch.HEADER}", flush=True)
+        written["batch"] = []
+        for found in batch.measure(BUNDLED, args.seconds):
+            print(found.line(), flush=True)
+            written["batch"].append(dataclasses.asdict(found))
     if everything or args.overhead:
-        found = overhead.measure(args.seconds)
-        print("\n" + "\n".join(found.lines()), flush=True)
-        written["overhead"] = dataclasses.asdict(found)
+        costs = overhead.measure(args.seconds)
+        print("\n" + "\n".join(costs.lines()), flush=True)
+        written["overhead"] = dataclasses.asdict(costs)
     if args.json:
         args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0
