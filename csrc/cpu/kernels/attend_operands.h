@@ -21,6 +21,8 @@ struct RowsAhead {
     for (int64_t i = first; i < least(end, count); ++i)
       for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(rows + i * stride + line, 0, 2);
   }
+  // The rows that fall to steps [first, end) of `steps`.
+  void ask_share(int64_t first, int64_t end, int64_t steps) const { ask(count * first / steps, count * end / steps); }
 };
 
 // Products in vector registers.
@@ -51,8 +53,8 @@ struct VectorProducts {
     const Element* first = values + offset / Kind::kWidth * step;
     const int64_t steps = ceil_div(count, Kind::kWidth);
     for (int64_t d = 0; d < head_dim; d += kRows) {
-      keys_ahead.ask(keys_ahead.count * d / head_dim, keys_ahead.count * (d + kRows) / head_dim);
-      values_ahead.ask(values_ahead.count * d / head_dim, values_ahead.count * (d + kRows) / head_dim);
+      keys_ahead.ask_share(d, d + kRows, head_dim);
+      values_ahead.ask_share(d, d + kRows, head_dim);
       multiply_rows<Kind, V>(least(kRows, head_dim - d), first + d, 1, step, weights, steps, out + d * kTile, keep);
     }
   }
